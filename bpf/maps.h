@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* maps.h: every map and every tunable. Sizes marked "set at load" are written into the spec by Go. */
+#ifndef SOFTDPU_MAPS_H
+#define SOFTDPU_MAPS_H
+
+#include "abi.h"
+
+/* ---- Tunables: constants to the verifier, which removes what they turn off ------------------- */
+
+volatile const __u32 epoch; /* number of the policy generation compiled into this program */
+volatile const __u64 hash_seed; /* secret of the flow hash */
+volatile const __u32 group4_mask; /* number of IPv4 groups - 1; a power of two - 1 */
+volatile const __u32 group6_mask;
+volatile const __u32 stripe_bits; /* log2 of the lock stripes in use, well below log2 of the groups */
+volatile const __s64 flows_max; /* entries, both families */
+volatile const __s64 half_open_max; /* of them half-open */
+volatile const __u32 overflow_max; /* entries of each overflow table */
+volatile const __u32 fragment_mask; /* number of fragment groups - 1 */
+volatile const __u8 simulate; /* sim_control in the place of clock, port and routes */
+volatile const __u8 have_macs; /* the policy names MAC addresses */
+volatile const __u32 event_rate; /* events a second, rule and CPU */
+
+/* ---- Flow table ----------------------------------------------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct flow4_group);
+} flows4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct flow6_group);
+} flows6 SEC(".maps");
+
+/* No preallocation: a deleted element is reused only after an RCU grace period. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, struct flow4_key);
+	__type(value, struct flow4);
+} overflow4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, struct flow6_key);
+	__type(value, struct flow6);
+} overflow6 SEC(".maps");
+
+/* Creation locks. A map with spin locks cannot be mapped, so they stand apart from the groups. */
+struct stripe {
+	struct bpf_spin_lock lock;
+	__u32 pad[15]; /* a cache line each */
+};
+
+#define STRIPES 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STRIPES);
+	__type(key, __u32);
+	__type(value, struct stripe);
+} stripes SEC(".maps");
+
+/* ---- Fragments ------------------------------------------------------------------------------ */
+
+#define FRAGMENT_SLOTS 4
+
+struct fragment_group {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct fragment slot[FRAGMENT_SLOTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct fragment_group);
+} fragments SEC(".maps");
+
+/* ---- Ports and next hops -------------------------------------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PORT_SLOTS);
+	__type(key, __u32);
+	__type(value, struct port);
+} ports SEC(".maps");
+
+/* Zone of a tagged frame: key is port id << 12 | VLAN id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, (PORT_MAX + 1) * 4096);
+	__type(key, __u32);
+	__type(value, __u8);
+} vlan_zones SEC(".maps");
+
+/* Interfaces by which routes may leave: ports and the VLAN devices on top of them. */
+struct egress {
+	__u8 port; /* id */
+	__u8 zone;
+	__u16 vlan; /* tag to push, network order, 0 = none */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32); /* ifindex */
+	__type(value, struct egress);
+} egresses SEC(".maps");
+
+/* Interface from which the kernel is asked for a tagged frame's route: the VLAN device of
+ * (port id << 12 | VLAN id). Without one the port itself asks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32); /* ifindex */
+} vlan_devices SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NEXTHOP_MAX);
+	__type(key, __u32);
+	__type(value, struct nexthop);
+} nexthops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, PORT_MAX + 1);
+	__type(key, __u32); /* port id */
+	__type(value, __u32);
+} devices SEC(".maps");
+
+/* ---- Gateway -------------------------------------------------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gateway_state);
+} gateway SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u8[6]);
+	__type(value, __u16); /* identity */
+} macs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASON_LEN);
+	__type(key, __u32);
+	__type(value, struct counter);
+} reasons SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PASS_LEN);
+	__type(key, __u32);
+	__type(value, struct counter);
+} passes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* set at load: rules + 1 */
+	__type(key, __u32);
+	__type(value, struct rule_counter);
+} rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct table_counter);
+} table_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+/* Answers to refused packets, per hash of their source: tenths of a second and answers in it. */
+struct reject_bucket {
+	__u32 second;
+	__u32 answers;
+};
+
+#define REJECT_BUCKETS 4096
+#define REJECT_RATE 10
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REJECT_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct reject_bucket);
+} rejects SEC(".maps");
+
+/* ---- Generations and simulation -------------------------------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} generations SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} guards SEC(".maps");
+
+struct sim {
+	struct sim_control control;
+	struct sim_result result;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sim);
+} sims SEC(".maps");
+
+#endif
