@@ -406,6 +406,10 @@ const (
 	XDPMapTableCounters     = "table_counters"
 	XDPMapVlanDevices       = "vlan_devices"
 	XDPMapVlanZones         = "vlan_zones"
+	XDPProgDispatch         = "dispatch"
+	XDPProgGuard            = "guard"
+	XDPProgGuardDispatch    = "guard_dispatch"
+	XDPProgMark             = "mark"
 	XDPProgSoftdpu          = "softdpu"
 	XDPVarEpoch             = "epoch"
 	XDPVarEventRate         = "event_rate"
@@ -474,7 +478,11 @@ type XDPSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPProgramSpecs struct {
-	Softdpu *ebpf.ProgramSpec `ebpf:"softdpu"`
+	Dispatch      *ebpf.ProgramSpec `ebpf:"dispatch"`
+	Guard         *ebpf.ProgramSpec `ebpf:"guard"`
+	GuardDispatch *ebpf.ProgramSpec `ebpf:"guard_dispatch"`
+	Mark          *ebpf.ProgramSpec `ebpf:"mark"`
+	Softdpu       *ebpf.ProgramSpec `ebpf:"softdpu"`
 }
 
 // XDPMapSpecs contains maps before they are loaded into the kernel.
@@ -641,11 +649,19 @@ type XDPVariables struct {
 //
 // It can be passed to LoadXDPObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPPrograms struct {
-	Softdpu *ebpf.Program `ebpf:"softdpu"`
+	Dispatch      *ebpf.Program `ebpf:"dispatch"`
+	Guard         *ebpf.Program `ebpf:"guard"`
+	GuardDispatch *ebpf.Program `ebpf:"guard_dispatch"`
+	Mark          *ebpf.Program `ebpf:"mark"`
+	Softdpu       *ebpf.Program `ebpf:"softdpu"`
 }
 
 func (p *XDPPrograms) Close() error {
 	return _XDPClose(
+		p.Dispatch,
+		p.Guard,
+		p.GuardDispatch,
+		p.Mark,
 		p.Softdpu,
 	)
 }
