@@ -1,0 +1,156 @@
+package firewall
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"unicode/utf8"
+)
+
+// Pos is a place in a file. Line and Column count from 1; Column counts characters.
+type Pos struct {
+	File   string
+	Line   int
+	Column int
+	Source string // the whole line, without its end
+}
+
+// Errorf makes an error at p.
+func (p Pos) Errorf(format string, args ...any) Error {
+	return Error{File: p.File, Line: p.Line, Column: p.Column, Source: p.Source, Msg: fmt.Sprintf(format, args...)}
+}
+
+// String renders file:line:column.
+func (p Pos) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// Error is one mistake, or one warning, in a file that a person wrote. Line 0 stands for the file as
+// a whole: it cannot be read, or is empty.
+type Error struct {
+	File   string
+	Line   int
+	Column int
+	Msg    string
+	Hint   string // the remedy, "" if none is known
+	Source string // the line spoken of
+}
+
+// WithHint returns e with a remedy.
+func (e Error) WithHint(format string, args ...any) Error {
+	e.Hint = fmt.Sprintf(format, args...)
+	return e
+}
+
+// Error renders e on one line, without the source line: file:line:column: message (hint).
+func (e Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", e.Line, e.Column)
+	}
+	if e.File != "" {
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Msg)
+	if e.Hint != "" {
+		fmt.Fprintf(&b, " (%s)", e.Hint)
+	}
+	return b.String()
+}
+
+// Render renders e on several lines, with the source line and a caret below the place.
+func (e Error) Render() string {
+	var b strings.Builder
+	b.WriteString(Error{File: e.File, Line: e.Line, Column: e.Column, Msg: e.Msg}.Error())
+	if e.Line > 0 && strings.TrimSpace(e.Source) != "" {
+		number := fmt.Sprintf("%d", e.Line)
+		source, column := clip(e.Source, e.Column)
+		fmt.Fprintf(&b, "\n  %s | %s", number, source)
+		fmt.Fprintf(&b, "\n  %s | %s^", strings.Repeat(" ", len(number)), pad(source, column-1))
+	}
+	if e.Hint != "" {
+		fmt.Fprintf(&b, "\n  = %s", e.Hint)
+	}
+	return b.String()
+}
+
+// Width of a source line in a message, in characters.
+const sourceWidth = 120
+
+// clip shortens a long source line to a window around column and returns the column inside it.
+// Control characters become spaces, so that a file cannot speak to the terminal.
+func clip(source string, column int) (string, int) {
+	runes := []rune(source)
+	for i, r := range runes {
+		if r < ' ' && r != '\t' || r == utf8.RuneError || r >= 0x7f && r < 0xa0 {
+			runes[i] = ' '
+		}
+	}
+	if len(runes) <= sourceWidth {
+		return string(runes), column
+	}
+	start := min(max(column-1-sourceWidth/2, 0), len(runes)-sourceWidth)
+	return string(runes[start : start+sourceWidth]), column - start
+}
+
+// pad returns white space as wide as the first n characters of source, keeping its tabs.
+func pad(source string, n int) string {
+	var b strings.Builder
+	for _, r := range source {
+		if n <= 0 {
+			break
+		}
+		n--
+		if r == '\t' {
+			b.WriteRune('\t')
+		} else {
+			b.WriteByte(' ')
+		}
+	}
+	b.WriteString(strings.Repeat(" ", max(n, 0)))
+	return b.String()
+}
+
+// Errors are the mistakes of a set of files, in order of file, line and column.
+type Errors []Error
+
+// Error renders all errors on several lines each.
+func (e Errors) Error() string {
+	parts := make([]string, len(e))
+	for i := range e {
+		parts[i] = e[i].Render()
+	}
+	return strings.Join(parts, "\n")
+}
+
+// sorted orders errors by place, files in the order of files, and takes out repetitions.
+func (e Errors) sorted(files []string) Errors {
+	rank := make(map[string]int, len(files))
+	for i, f := range files {
+		rank[f] = i + 1
+	}
+	place := func(f string) int {
+		if r := rank[f]; r != 0 {
+			return r
+		}
+		return len(files) + 1
+	}
+	sort.SliceStable(e, func(i, j int) bool {
+		a, b := e[i], e[j]
+		switch {
+		case place(a.File) != place(b.File):
+			return place(a.File) < place(b.File)
+		case a.File != b.File:
+			return a.File < b.File
+		case a.Line != b.Line:
+			return a.Line < b.Line
+		}
+		return a.Column < b.Column
+	})
+	out := e[:0]
+	for i := range e {
+		if i == 0 || e[i] != e[i-1] {
+			out = append(out, e[i])
+		}
+	}
+	return out
+}
