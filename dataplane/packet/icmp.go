@@ -1,0 +1,111 @@
+package packet
+
+import "encoding/binary"
+
+// ICMP and ICMPv6 types.
+const (
+	icmpEchoReply      = 0
+	icmpUnreachable    = 3
+	icmpEcho           = 8
+	icmpTimeExceeded   = 11
+	icmpParameter      = 12
+	icmpTimestamp      = 13
+	icmpTimestampReply = 14
+
+	icmp6Unreachable = 1
+	icmp6Parameter   = 4
+	icmp6Echo        = 128
+	icmp6EchoReply   = 129
+	icmp6Router      = 133 // solicitation; the neighbour discovery types run from here ...
+	icmp6Redirect    = 137 // ... to here
+)
+
+// kindOf sorts a message of the family's own ICMP.
+func kindOf(family, typ uint8) Kind {
+	if family == 4 {
+		switch typ {
+		case icmpEcho, icmpTimestamp:
+			return Query
+		case icmpEchoReply, icmpTimestampReply:
+			return Reply
+		case icmpUnreachable, icmpTimeExceeded, icmpParameter:
+			return Error
+		}
+		return Other
+	}
+	switch {
+	case typ == icmp6Echo:
+		return Query
+	case typ == icmp6EchoReply:
+		return Reply
+	case typ >= icmp6Unreachable && typ <= icmp6Parameter:
+		return Error
+	case typ >= icmp6Router && typ <= icmp6Redirect:
+		return Neighbour
+	}
+	return Other
+}
+
+func (p *Parsed) decodeICMP(b []byte) Failure {
+	p.ICMP.Type, p.ICMP.Code = b[0], b[1]
+	p.ICMP.Kind = kindOf(p.Family, b[0])
+	switch p.ICMP.Kind {
+	case Query, Reply:
+		p.ICMP.ID = binary.BigEndian.Uint16(b[4:])
+	case Error:
+		in := &p.ICMP.Inner
+		*in = Inner{}
+		if p.Family == 4 && !in.decodeIPv4(b[8:]) {
+			return BadICMP
+		}
+		if p.Family == 6 && !in.decodeIPv6(b[8:]) {
+			return BadICMPv6
+		}
+	}
+	return OK
+}
+
+// decodeIPv4 reads the quoted IPv4 packet as far as its tuple. Lengths, checksum and options inside
+// are not looked at: routers quote what they please behind the first 8 bytes of payload (RFC 792).
+func (in *Inner) decodeIPv4(b []byte) bool {
+	if len(b) < IPv4Len || b[0]>>4 != 4 {
+		return false
+	}
+	header := int(b[0]&0x0f) * 4
+	if header < IPv4Len || header > len(b) {
+		return false
+	}
+	copy(in.Src[:4], b[12:16])
+	copy(in.Dst[:4], b[16:20])
+	in.Proto = b[9]
+	in.Later = binary.BigEndian.Uint16(b[6:])&ipv4OffsetMask != 0
+	return in.Later || in.decodeTransport(b[header:], 4)
+}
+
+func (in *Inner) decodeIPv6(b []byte) bool {
+	if len(b) < IPv6Len || b[0]>>4 != 6 {
+		return false
+	}
+	copy(in.Src[:], b[8:24])
+	copy(in.Dst[:], b[24:40])
+	var c chain
+	if c.walk(b, IPv6Len, b[6]) != OK {
+		return false
+	}
+	in.Proto, in.Later = c.proto, c.later
+	return in.Later || in.decodeTransport(b[c.l4:], 6)
+}
+
+func (in *Inner) decodeTransport(b []byte, family uint8) bool {
+	if len(b) < 8 {
+		return false
+	}
+	switch {
+	case in.Proto == ProtoTCP, in.Proto == ProtoUDP:
+		in.SrcPort, in.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	case in.Proto == ProtoICMP && family == 4, in.Proto == ProtoICMPv6 && family == 6:
+		in.Kind = kindOf(family, b[0])
+		in.ID = binary.BigEndian.Uint16(b[4:])
+	}
+	return true
+}
