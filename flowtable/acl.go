@@ -1,6 +1,29 @@
+// Package flowtable decides about packets: match/action pipes, their compiler and executors, and the
+// table of flows.
+//
+// # ACL pipes
+//
+// An ACL pipe is an ordered list of entries over zones, addresses, ports, protocol, family and the
+// identity of the source MAC. The first entry that matches decides; what it answers, its verdict,
+// is monitor (the rule whose counters count the packet, log flag) and forward (allow, deny, reject)
+// in one word. An audit entry only monitors: it is reported, and evaluation goes on behind it. A miss
+// answers 0, no rule and no action, which is the default deny.
+//
+// CompileACL turns the list into a search graph of small questions (is the source at least x, is the
+// port y, is the destination in set z), shared by equal sub-problems. Both executors run that one
+// graph: [ACL.Classify] walks it in Go, [ACL.Instructions] writes it as eBPF that takes the place of
+// the C function classify(), and [ReplaceClassifier] puts it there. A pipe is immutable: entries are
+// added, changed and removed by compiling a new one, which is published with its generation.
+//
+// A search takes some ten to thirty questions with 1,000 entries. Entries mostly matching anything
+// in a dimension that others name would be copied into both halves of a cut; a budget bounds that, and
+// where it is used up entries are asked one after the other.
 package flowtable
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Zones are a set of zone ids (abi.h: ZONE_*), one bit each. The zero value stands for any zone.
 type Zones [4]uint64
@@ -11,7 +34,8 @@ func (s *Zones) Add(z uint8) { s[z>>6] |= 1 << (z & 63) }
 // Has reports whether the set holds zone id z, or is empty and so stands for any.
 func (s Zones) Has(z uint8) bool { return s == Zones{} || s[z>>6]>>(z&63)&1 != 0 }
 
-// AddrRange is a closed interval of addresses of one family, First <= Last.
+// AddrRange is a closed interval of addresses of one family, First <= Last, without IPv6 zones. An
+// IPv4 address mapped into IPv6 is an IPv6 address.
 type AddrRange struct{ First, Last netip.Addr }
 
 // U16Range is a closed interval of ports or of ICMP type << 8 | code. {0, 65535} is any.
@@ -38,3 +62,87 @@ type ACLEntry struct {
 
 // Verdict packs what a deciding entry answers. Rule is below 1 << 24.
 func Verdict(rule uint32, action uint32, flags uint32) uint32 { return rule | action<<24 | flags }
+
+// aclRuleMask is VERDICT_RULE_MASK of abi.h.
+const aclRuleMask = 1<<24 - 1
+
+// ACL is a compiled ACL pipe. It is immutable and safe for concurrent use.
+type ACL struct {
+	nodes []treeNode
+	sets  []aclSet
+	root  int32
+	tree4 int32 // roots of the two families' searches
+	tree6 int32
+}
+
+// aclSet is a set too large to stand in the search itself.
+type aclSet struct {
+	ranges []aclRange // sorted, disjoint, not touching
+	max    aclNum     // largest value of the dimension
+	dim    uint8
+	family uint8
+}
+
+// CompileACL compiles entries, first match first. It copies what it needs of them. An error names
+// the entry, counted from 0, and what is wrong with it: a range whose end is before its start or of
+// two families, an unknown family.
+func CompileACL(entries []ACLEntry) (*ACL, error) {
+	for i := range entries {
+		if err := entries[i].check(); err != nil {
+			return nil, fmt.Errorf("compile ACL entry %d: %w", i, err)
+		}
+	}
+	a := &ACL{}
+	a.tree4 = a.grow(4, entries)
+	a.tree6 = a.grow(6, entries)
+	miss := a.push(treeNode{op: treeVerdict})
+	a.root = a.push(treeNode{op: treeIsFamily, value: aclNum{lo: 6}, yes: a.tree6, no: miss})
+	a.root = a.push(treeNode{op: treeIsFamily, value: aclNum{lo: 4}, yes: a.tree4, no: a.root})
+	return a, nil
+}
+
+// Nodes of a search beyond those of asking entry by entry, and for how many of the latter.
+const (
+	aclBudget      = 18_000
+	aclBudgetShare = 16
+)
+
+// grow adds the search of one family and returns its root.
+func (a *ACL) grow(family uint8, entries []ACLEntry) int32 {
+	b := newTreeBuilder(a, family, entries)
+	items := b.trim(b.items())
+	linear := b.costs(items)
+	return b.build(items, linear+min(linear*aclBudgetShare, max(aclBudget-linear, linear)), 0)
+}
+
+func (a *ACL) push(n treeNode) int32 {
+	a.nodes = append(a.nodes, n)
+	return int32(len(a.nodes) - 1)
+}
+
+func (e *ACLEntry) check() error {
+	if e.Family != 0 && e.Family != 4 && e.Family != 6 {
+		return fmt.Errorf("family %d is neither 4, 6 nor 0 for both", e.Family)
+	}
+	if e.Proto.First > e.Proto.Last {
+		return fmt.Errorf("protocol range %d-%d ends before it starts", e.Proto.First, e.Proto.Last)
+	}
+	for _, r := range [2]U16Range{e.SrcPort, e.DstPort} {
+		if r.First > r.Last {
+			return fmt.Errorf("port range %d-%d ends before it starts", r.First, r.Last)
+		}
+	}
+	for _, list := range [2][]AddrRange{e.Src, e.Dst} {
+		for _, r := range list {
+			switch {
+			case !r.First.IsValid() || !r.Last.IsValid() || r.First.Is4() != r.Last.Is4():
+				return fmt.Errorf("address range %v-%v is not of one family", r.First, r.Last)
+			case r.First.Zone() != "" || r.Last.Zone() != "":
+				return fmt.Errorf("address range %v-%v names an IPv6 zone", r.First, r.Last)
+			case r.Last.Less(r.First):
+				return fmt.Errorf("address range %v-%v ends before it starts", r.First, r.Last)
+			}
+		}
+	}
+	return nil
+}
