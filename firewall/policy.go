@@ -25,7 +25,9 @@ type Policy struct {
 	Services  []Service
 	Rules     []Rule
 	Tests     []Test
-	Warnings  Errors // what Load noticed: names that nothing uses, zones without ports
+	Warnings  Errors // what Load noticed and does not forbid
+
+	used map[string]bool // "set x", "workload x", "service x": named by a rule or test
 }
 
 // Zone is a part of the network, by the ports and VLANs that its frames arrive on.
@@ -150,17 +152,15 @@ type Test struct {
 
 // TestPacket describes the opening packet of a flow.
 type TestPacket struct {
-	In, Out         string // port, or zone; Out may be "host", or "" where routes are known
-	VLAN, OutVLAN   uint16 // outer VLAN id, 0 = untagged
-	Src, Dst        netip.Addr
-	SrcMAC          MAC // zero: none that the policy names
-	Proto           uint8
-	SrcPort         uint16
-	DstPort         uint16 // ICMP and ICMPv6: type << 8 | code
-	Pos             Pos
-	InPos, OutPos   Pos
-	SrcPos, DstPos  Pos
-	ServiceExplicit bool // Proto was given
+	In, Out       string // port, or zone; Out may be "host", or "" where routes are known
+	VLAN, OutVLAN uint16 // outer VLAN id, 0 = untagged
+	Src, Dst      netip.Addr
+	MAC           MAC // of the source; zero: none that a policy names
+	Proto         uint8
+	SrcPort       uint16
+	DstPort       uint16 // ICMP and ICMPv6: type << 8 | code
+	Pos           Pos
+	InPos, OutPos Pos
 }
 
 // TestVerdict is what a test expects.

@@ -1,0 +1,421 @@
+package firewall
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// Flags of a verdict (abi.h: VERDICT_LOG, VERDICT_MIDSTREAM).
+const (
+	verdictLog       = 1 << 28
+	verdictMidstream = 1 << 29
+)
+
+// maxRules is what a verdict's rule id can hold.
+const maxRules = 1 << 24
+
+var builtinNames = [RuleFirst]string{
+	RuleNone:       NameNone,
+	RuleManagement: "builtin-management",
+	RuleDHCPClient: "builtin-dhcp-client",
+	RuleARP:        "builtin-arp",
+	RuleND:         "builtin-nd",
+	RuleICMPErrors: "builtin-icmp-errors",
+	RuleReplies:    "builtin-replies",
+}
+
+var builtinDescriptions = [RuleFirst]string{
+	RuleManagement: "what the gateway's configuration names as its management",
+	RuleDHCPClient: "the gateway's own DHCP and DHCPv6",
+	RuleARP:        "ARP, between inline ports and with the gateway",
+	RuleND:         "IPv6 neighbour and router discovery with hop limit 255",
+	RuleICMPErrors: "ICMP errors that speak of a known flow",
+	RuleReplies:    "replies of allowed flows",
+}
+
+// Sources that anti-spoofing does not ask about: link-local IPv6 and the two unspecified addresses
+// are left to the rules.
+var spoofExempt = []flowtable.AddrRange{
+	prefixRange(netip.MustParsePrefix("fe80::/10")),
+	{First: netip.IPv6Unspecified(), Last: netip.IPv6Unspecified()},
+	{First: netip.IPv4Unspecified(), Last: netip.IPv4Unspecified()},
+}
+
+// Compile turns a policy into the rows of an ACL pipe. It is a pure function: equal arguments give
+// equal results. The error is an Errors.
+func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
+	c := &compiler{
+		policy: p,
+		opts:   opts,
+		zones:  map[string]uint8{NameHost: zoneHost},
+		out:    &Compiled{Tests: slices.Clone(p.Tests), Warnings: slices.Clone(p.Warnings)},
+	}
+	c.numberZones()
+	c.numberMACs()
+	c.claimPorts()
+	c.builtinRules()
+	for i := range p.Rules {
+		c.addRule(&p.Rules[i])
+	}
+	c.spoofing()
+	c.management(&c.builtin)
+	c.dhcpClient()
+	for i := range p.Rules {
+		c.rule(RuleFirst+uint32(i), &p.Rules[i])
+	}
+	if len(c.errs) > 0 {
+		return nil, c.errs.sorted(p.Files)
+	}
+	if opts.Management.Override {
+		c.out.Entries = slices.Concat(c.antispoof, c.builtin.dhcp, c.entries, c.builtin.management)
+	} else {
+		c.out.Entries = slices.Concat(c.antispoof, c.builtin.management, c.builtin.dhcp, c.entries)
+	}
+	c.lint()
+	c.out.Warnings = c.out.Warnings.sorted(p.Files)
+	return c.out, nil
+}
+
+type compiler struct {
+	policy    *Policy
+	opts      CompileOptions
+	zones     map[string]uint8
+	out       *Compiled
+	errs      Errors
+	antispoof []flowtable.ACLEntry
+	builtin   builtinEntries
+	entries   []flowtable.ACLEntry
+	used      []string // services that management names
+}
+
+type builtinEntries struct{ management, dhcp []flowtable.ACLEntry }
+
+func (c *compiler) fail(e Error) { c.errs = append(c.errs, e) }
+
+func (c *compiler) numberZones() {
+	names := make([]string, 0, len(c.policy.Zones))
+	for i := range c.policy.Zones {
+		names = append(names, c.policy.Zones[i].Name)
+	}
+	slices.Sort(names)
+	c.out.Zones = append([]string{"", NameHost}, names...)
+	if len(c.out.Zones) > zoneMax+1 {
+		last := c.policy.Zones[len(c.policy.Zones)-1].Pos
+		c.fail(last.Errorf("policy has %d zones, more than %d", len(names), zoneMax-zoneFirst+1).
+			WithHint("tell networks apart by addresses or workloads inside a zone"))
+		names = names[:zoneMax-zoneFirst+1]
+	}
+	for i, name := range names {
+		c.zones[name] = uint8(zoneFirst + i)
+	}
+}
+
+// numberMACs gives each MAC that a workload or set holds an identity, in the order of their bytes.
+func (c *compiler) numberMACs() {
+	all := make(map[MAC]Pos)
+	for i := range c.policy.Workloads {
+		for _, m := range c.policy.Workloads[i].MACs {
+			all[m] = c.policy.Workloads[i].Pos
+		}
+	}
+	for i := range c.policy.Sets {
+		for _, m := range c.policy.Sets[i].MACs {
+			all[m] = c.policy.Sets[i].Pos
+		}
+	}
+	c.out.MACs = make(map[MAC]uint16, len(all))
+	sorted := slices.SortedFunc(maps.Keys(all), func(a, b MAC) int { return slices.Compare(a[:], b[:]) })
+	for i, m := range sorted {
+		if i+1 > 65535 {
+			c.fail(all[m].Errorf("policy names %d MAC addresses, more than 65535", len(sorted)).WithHint("use addresses or zones instead"))
+			return
+		}
+		c.out.MACs[m] = uint16(i + 1)
+	}
+}
+
+// claimPorts says for every port and VLAN which zone its frames belong to.
+func (c *compiler) claimPorts() {
+	for i := range c.policy.Zones {
+		z := &c.policy.Zones[i]
+		ports := z.Ports
+		if c.opts.OwnNamePorts && !slices.ContainsFunc(ports, c.portExists) && c.portExists(z.Name) {
+			ports = []string{z.Name}
+		} else {
+			for j, name := range ports {
+				if !c.portExists(name) {
+					c.fail(Unknown(z.PortPos[j], "port", name, c.opts.Ports, "the gateway's configuration has no such port"))
+				}
+			}
+		}
+		for _, name := range ports {
+			for _, vlan := range z.vlanIDs() {
+				c.out.Ports = append(c.out.Ports, PortZone{Port: name, VLAN: vlan, Zone: c.zones[z.Name]})
+			}
+		}
+	}
+	slices.SortFunc(c.out.Ports, func(a, b PortZone) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.VLAN, b.VLAN), cmp.Compare(a.Zone, b.Zone))
+	})
+	for i := 1; i < len(c.out.Ports); i++ {
+		if a, b := c.out.Ports[i-1], c.out.Ports[i]; a.Port == b.Port && a.VLAN == b.VLAN {
+			// Load refuses it where it is written; here one of the two took the port of its own name.
+			at := c.policy.Zones[slices.IndexFunc(c.policy.Zones, func(z Zone) bool { return c.zones[z.Name] == b.Zone })].Pos
+			c.fail(at.Errorf("port %q belongs to zones %q and %q", a.Port, c.out.Zones[a.Zone], c.out.Zones[b.Zone]).
+				WithHint("say the ports of each zone"))
+		}
+	}
+}
+
+func (c *compiler) portExists(name string) bool {
+	return c.opts.Ports == nil && !c.opts.OwnNamePorts || slices.Contains(c.opts.Ports, name)
+}
+
+func (c *compiler) builtinRules() {
+	for id, name := range builtinNames {
+		info := RuleInfo{Name: name, Description: builtinDescriptions[id], Builtin: uint32(id) != RuleNone}
+		if info.Builtin {
+			info.Action = Allow
+		}
+		c.out.Rules = append(c.out.Rules, info)
+	}
+}
+
+func (c *compiler) addRule(r *Rule) {
+	if len(c.out.Rules) == maxRules {
+		c.fail(r.Pos.Errorf("policy has more than %d rules", maxRules-int(RuleFirst)))
+	}
+	expired := r.Expired(c.opts.Now)
+	c.out.Rules = append(c.out.Rules, RuleInfo{
+		Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Action: r.Action, Log: r.Log, Audit: r.Audit,
+		Expired: expired, Description: r.Description, Owner: r.Owner,
+	})
+	if !expired && !r.Expires.IsZero() && (c.out.NextExpiry.IsZero() || r.Expires.Before(c.out.NextExpiry)) {
+		c.out.NextExpiry = r.Expires
+	}
+}
+
+// spoofing makes the entries in front of all rules: what may not come from a zone.
+func (c *compiler) spoofing() {
+	for _, name := range c.out.Zones[zoneFirst:] {
+		z := &c.policy.Zones[slices.IndexFunc(c.policy.Zones, func(z Zone) bool { return z.Name == name })]
+		if len(z.Addresses) == 0 {
+			continue
+		}
+		foreign := complementAddresses(joinAddresses(slices.Concat(z.Addresses, spoofExempt)))
+		if len(foreign) == 0 {
+			continue
+		}
+		e := flowtable.ACLEntry{Src: foreign, Verdict: flowtable.Verdict(RuleNone, uint32(bpf.XDPActionACTION_SPOOFED), 0)}
+		setSpan(&e, spans(nil)[0])
+		e.From.Add(c.zones[name])
+		c.antispoof = append(c.antispoof, e)
+	}
+}
+
+// management makes the entries of the built-in rule for what the configuration names.
+func (c *compiler) management(b *builtinEntries) {
+	m := c.opts.Management
+	var from flowtable.Zones
+	for _, ref := range m.From {
+		id, known := c.zones[ref.Name]
+		if !known || id == zoneHost {
+			c.fail(Unknown(ref.Pos, "zone", ref.Name, c.out.Zones[zoneFirst:], "management comes from a zone of the policy, which has none of this name"))
+			continue
+		}
+		from.Add(id)
+	}
+	var services []ServiceMatch
+	for _, ref := range m.Services {
+		if i := slices.IndexFunc(c.policy.Services, func(s Service) bool { return s.Name == ref.Name }); i >= 0 {
+			services = append(services, c.policy.Services[i].Matches...)
+			c.used = append(c.used, ref.Name)
+			continue
+		}
+		if isLiteral(ref.Name) {
+			s, hint, err := parseService(ref.Name)
+			if err != nil {
+				c.fail(ref.Pos.Errorf("%v", err).WithHint("%s", hint))
+			}
+			services = append(services, s)
+			continue
+		}
+		var names []string
+		for i := range c.policy.Services {
+			names = append(names, c.policy.Services[i].Name)
+		}
+		c.fail(Unknown(ref.Pos, "service", ref.Name, names, "declare it in the policy, or write a literal such as tcp/22"))
+	}
+	if len(m.From) == 0 || len(m.Services) == 0 {
+		return
+	}
+	var to flowtable.Zones
+	to.Add(zoneHost)
+	for _, s := range spans(services) {
+		e := flowtable.ACLEntry{From: from, To: to, Verdict: flowtable.Verdict(RuleManagement, uint32(bpf.XDPActionACTION_ALLOW), 0)}
+		setSpan(&e, s)
+		b.management = append(b.management, e)
+	}
+}
+
+// dhcpClient admits the gateway's own requests, and answers that come unasked as far as connection
+// tracking can tell: a server answers a broadcast from its own address.
+func (c *compiler) dhcpClient() {
+	for _, v := range []struct {
+		family         uint8
+		client, server uint16
+	}{{4, 68, 67}, {6, 546, 547}} {
+		for _, out := range []bool{true, false} {
+			e := flowtable.ACLEntry{
+				Family: v.family, Proto: flowtable.U8Range{First: protoUDP, Last: protoUDP},
+				SrcPort: flowtable.U16Range{First: v.server, Last: v.server}, DstPort: flowtable.U16Range{First: v.client, Last: v.client},
+				Verdict: flowtable.Verdict(RuleDHCPClient, uint32(bpf.XDPActionACTION_ALLOW), 0),
+			}
+			if out {
+				e.SrcPort, e.DstPort = e.DstPort, e.SrcPort
+				e.From.Add(zoneHost)
+			} else {
+				e.To.Add(zoneHost)
+			}
+			c.builtin.dhcp = append(c.builtin.dhcp, e)
+		}
+	}
+}
+
+// rule expands one rule into entries.
+func (c *compiler) rule(id uint32, r *Rule) {
+	if r.Expired(c.opts.Now) {
+		c.warn(r.Pos.Errorf("rule %q has expired and matches nothing", r.Name).
+			WithHint("its last day was %s; take it out or extend it", r.Expires.AddDate(0, 0, -1).Format("2006-01-02")))
+		return
+	}
+	var flags uint32
+	if r.Log {
+		flags |= verdictLog
+	}
+	if r.Midstream {
+		flags |= verdictMidstream
+	}
+	verdict := flowtable.Verdict(id, uint32(actionCodes[r.Action]), flags)
+	from, to := c.selector(&r.From), c.selector(&r.To)
+	before := len(c.entries)
+	for _, f := range from {
+		for _, t := range to {
+			for _, s := range spans(r.Services) {
+				e := flowtable.ACLEntry{
+					From: f.zones, To: t.zones, Contexts: f.contexts,
+					Src: familyAddresses(f.addrs, s.family), Dst: familyAddresses(t.addrs, s.family),
+					Verdict: verdict, Audit: r.Audit,
+				}
+				setSpan(&e, s)
+				if possible(f.addrs, t.addrs, s.family) {
+					c.entries = append(c.entries, e)
+				}
+			}
+		}
+	}
+	if len(c.entries) == before {
+		c.warn(r.Pos.Errorf("rule %q can never match", r.Name).WithHint("%s", neverHint(from, to, r)))
+	}
+}
+
+var actionCodes = [...]bpf.XDPAction{Allow: bpf.XDPActionACTION_ALLOW, Deny: bpf.XDPActionACTION_DENY, Reject: bpf.XDPActionACTION_REJECT}
+
+func neverHint(from, to []box, r *Rule) string {
+	switch {
+	case len(from) == 0:
+		return "nothing fulfils all that `from` asks"
+	case len(to) == 0:
+		return "nothing fulfils all that `to` asks"
+	case len(spans(r.Services)) == 0:
+		return "its service holds no port"
+	}
+	return "`from`, `to` and `service` have no address family in common"
+}
+
+func (c *compiler) warn(e Error) { c.out.Warnings = append(c.out.Warnings, e) }
+
+// possible reports whether some family is left in which both endpoints have addresses.
+func possible(src, dst []flowtable.AddrRange, family uint8) bool {
+	for _, f := range []uint8{4, 6} {
+		if family != 0 && family != f {
+			continue
+		}
+		if (src == nil || len(familyAddresses(src, f)) > 0) && (dst == nil || len(familyAddresses(dst, f)) > 0) {
+			return true
+		}
+	}
+	return false
+}
+
+func setSpan(e *flowtable.ACLEntry, s span) {
+	e.Proto, e.Family, e.SrcPort, e.DstPort = s.proto, s.family, s.src, s.dst
+}
+
+// selector returns the alternatives of an endpoint; none if nothing can match.
+func (c *compiler) selector(s *Selector) []box {
+	out := []box{{}}
+	if len(s.Zones) > 0 {
+		out = product(out, []box{{zones: c.zoneSet(s.Zones)}})
+	}
+	if s.Addresses != nil {
+		out = product(out, []box{{addrs: joinAddresses(s.Addresses)}})
+	}
+	if len(s.Sets) > 0 {
+		addrs, macs := []flowtable.AddrRange{}, []MAC{}
+		for _, name := range s.Sets {
+			set := &c.policy.Sets[slices.IndexFunc(c.policy.Sets, func(s Set) bool { return s.Name == name })]
+			addrs = append(addrs, set.Prefixes...)
+			macs = append(macs, set.MACs...)
+		}
+		out = product(out, []box{{addrs: joinAddresses(addrs)}, {contexts: c.contexts(macs)}})
+	}
+	if len(s.Workloads) > 0 {
+		var boxes []box
+		for _, name := range s.Workloads {
+			i := slices.IndexFunc(c.policy.Workloads, func(w Workload) bool { return w.Name == name })
+			boxes = append(boxes, c.workload(&c.policy.Workloads[i]))
+		}
+		out = product(out, mergeBoxes(boxes))
+	}
+	if len(s.Labels) > 0 {
+		var boxes []box
+		for _, w := range c.policy.labelled(s.Labels) {
+			boxes = append(boxes, c.workload(w))
+		}
+		out = product(out, mergeBoxes(boxes))
+	}
+	return mergeBoxes(out)
+}
+
+func (c *compiler) workload(w *Workload) box {
+	b := box{zones: c.zoneSet(w.Zones)}
+	if len(w.Addresses) > 0 {
+		b.addrs = joinAddresses(w.Addresses)
+	}
+	if len(w.MACs) > 0 {
+		b.contexts = c.contexts(w.MACs)
+	}
+	return b
+}
+
+func (c *compiler) zoneSet(names []string) flowtable.Zones {
+	var z flowtable.Zones
+	for _, name := range names {
+		z.Add(c.zones[name])
+	}
+	return z
+}
+
+func (c *compiler) contexts(macs []MAC) []uint16 {
+	out := []uint16{}
+	for _, m := range macs {
+		out = append(out, c.out.MACs[m])
+	}
+	return joinContexts(out)
+}

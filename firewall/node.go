@@ -1,0 +1,201 @@
+package firewall
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// NodeKind is the shape of a Node.
+type NodeKind uint8
+
+const (
+	NullNode NodeKind = iota
+	ScalarNode
+	ListNode
+	MapNode
+)
+
+// String names the kind as messages do.
+func (k NodeKind) String() string {
+	return [...]string{"nothing", "a single value", "a list", "a map of keys"}[k]
+}
+
+// Node is a YAML value with the place where it stands.
+type Node struct {
+	Pos    Pos
+	Kind   NodeKind
+	Text   string  // ScalarNode: the value; numbers and booleans as they were written
+	Quoted bool    // ScalarNode: the value stood in quotes or in a block
+	Items  []*Node // ListNode
+	Fields []Field // MapNode, in the order of the file, repeated keys included
+}
+
+// Field is a key of a map with its value.
+type Field struct {
+	Key   string
+	Pos   Pos // of the key
+	Value *Node
+}
+
+// Limits of what a file may hold, far above what a person writes.
+const (
+	maxDepth      = 32
+	maxPolicyFile = 64 << 20 // bytes
+)
+
+// ParseYAML reads the documents of one YAML file; name is what errors call it. Empty documents are
+// left out. Anchors, aliases, merge keys and tags are errors: what a file says must stand where it is
+// read. A syntax error ends the reading, so the result then holds no documents.
+func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
+	t := &tree{name: name}
+	body := strings.TrimPrefix(string(text), "\ufeff")
+	t.lines = strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(body), "\n")
+	if len(text) > maxPolicyFile {
+		return nil, Errors{{File: name, Msg: fmt.Sprintf("file is larger than %d MiB", maxPolicyFile>>20),
+			Hint: "keep long lists in the files of sets"}}
+	}
+	for i, line := range t.lines {
+		if !utf8.ValidString(line) {
+			return nil, Errors{t.pos(i+1, 1+utf8.RuneCountInString(line[:invalidAt(line)])).Errorf("file is not UTF-8 text")}
+		}
+	}
+	// The parser is not ours: what it cannot digest must end as a message, not as a crash.
+	defer func() {
+		if r := recover(); r != nil {
+			docs, errs = nil, Errors{t.pos(1, 1).Errorf("read YAML: unsupported construct")}
+		}
+	}()
+	file, err := parser.ParseBytes([]byte(strings.Join(t.lines, "\n")), 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		return nil, Errors{t.syntax(err)}
+	}
+	for _, d := range file.Docs {
+		if d.Body != nil {
+			docs = append(docs, t.node(d.Body, 0))
+		}
+	}
+	return docs, t.errs
+}
+
+// invalidAt returns the byte offset of the first invalid sequence.
+func invalidAt(s string) int {
+	for i, r := range s {
+		if r == utf8.RuneError {
+			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
+				return i
+			}
+		}
+	}
+	return 0
+}
+
+// tree turns the parser's syntax tree into Nodes.
+type tree struct {
+	name  string
+	lines []string
+	errs  Errors
+}
+
+// pos makes a place, moved into the file if the parser's idea of it lies outside.
+func (t *tree) pos(line, column int) Pos {
+	line = min(max(line, 1), len(t.lines))
+	source := t.lines[line-1]
+	column = min(max(column, 1), utf8.RuneCountInString(source)+1)
+	return Pos{File: t.name, Line: line, Column: column, Source: source}
+}
+
+func (t *tree) at(n ast.Node) Pos {
+	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
+		return t.at(m.Values[0].Key)
+	}
+	tk := n.GetToken()
+	if tk == nil || tk.Position == nil {
+		return t.pos(1, 1)
+	}
+	return t.pos(tk.Position.Line, tk.Position.Column)
+}
+
+func (t *tree) syntax(err error) Error {
+	var syntax *yaml.SyntaxError
+	if !errors.As(err, &syntax) || syntax.Token == nil || syntax.Token.Position == nil {
+		message, _, _ := strings.Cut(err.Error(), "\n")
+		return t.pos(1, 1).Errorf("not YAML: %s", message)
+	}
+	p := syntax.Token.Position
+	e := t.pos(p.Line, p.Column).Errorf("not YAML: %s", syntax.Message)
+	switch {
+	case strings.Contains(e.Source, "\t"):
+		e.Hint = "indent with spaces, not tabs"
+	case strings.Contains(e.Source, "::"):
+		e.Hint = `quote an address that begins or ends with a colon, as in "::1"`
+	}
+	return e
+}
+
+func (t *tree) node(n ast.Node, depth int) *Node {
+	out := &Node{Pos: t.at(n)}
+	if depth > maxDepth {
+		t.errs = append(t.errs, out.Pos.Errorf("more than %d levels deep", maxDepth))
+		return out
+	}
+	switch n := n.(type) {
+	case *ast.NullNode:
+	case *ast.StringNode:
+		out.Kind, out.Text = ScalarNode, n.Value
+		out.Quoted = n.Token.Type != token.StringType
+	case *ast.LiteralNode:
+		out.Kind, out.Text, out.Quoted = ScalarNode, n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		out.Kind, out.Text = ScalarNode, n.GetToken().Value
+	case *ast.SequenceNode:
+		out.Kind = ListNode
+		for _, v := range n.Values {
+			out.Items = append(out.Items, t.node(v, depth+1))
+		}
+	case *ast.MappingNode:
+		out.Kind = MapNode
+		for _, v := range n.Values {
+			t.field(out, v, depth)
+		}
+	case *ast.MappingValueNode:
+		out.Kind = MapNode
+		t.field(out, n, depth)
+	case *ast.AnchorNode, *ast.AliasNode:
+		t.errs = append(t.errs, out.Pos.Errorf("anchors and aliases are not supported").
+			WithHint("write the value out, or give it a name among sets, workloads or services"))
+	case *ast.TagNode:
+		t.errs = append(t.errs, out.Pos.Errorf("tags are not supported").WithHint("leave %s out", n.GetToken().Value))
+	default:
+		t.errs = append(t.errs, out.Pos.Errorf("unsupported YAML construct"))
+	}
+	return out
+}
+
+func (t *tree) field(out *Node, v *ast.MappingValueNode, depth int) {
+	if v.Key == nil || v.Value == nil {
+		t.errs = append(t.errs, out.Pos.Errorf("key without a name or value"))
+		return
+	}
+	f := Field{Pos: t.at(v.Key)}
+	switch k := v.Key.(type) {
+	case *ast.StringNode:
+		f.Key = k.Value
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.NullNode:
+		f.Key = k.GetToken().Value
+	case *ast.MergeKeyNode:
+		t.errs = append(t.errs, f.Pos.Errorf("merge keys are not supported").WithHint("write the keys out"))
+		return
+	default:
+		t.errs = append(t.errs, f.Pos.Errorf("a key must be plain text"))
+		return
+	}
+	f.Value = t.node(v.Value, depth+1)
+	out.Fields = append(out.Fields, f)
+}

@@ -1,0 +1,338 @@
+package firewall
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+var actionNames = [...]string{Allow: "allow", Deny: "deny", Reject: "reject"}
+
+// String returns the action as it is written.
+func (a Action) String() string {
+	if int(a) < len(actionNames) {
+		return actionNames[a]
+	}
+	return ""
+}
+
+// builtinPrefix begins the names of built-in rules.
+const builtinPrefix = "builtin-"
+
+func (l *loader) rules(n *Node) {
+	if n.Kind != ListNode {
+		l.Fail(n.Pos.Errorf("rules must be a list, not %s", n.Kind).WithHint("begin each rule with: - name: NAME"))
+		return
+	}
+	for _, item := range n.Items {
+		l.rule(item)
+	}
+}
+
+func (l *loader) rule(n *Node) {
+	f := l.Fields(n, "a rule", append(slices.Clone(keys["rule"]), laterKeys...))
+	if n.Kind != MapNode {
+		return
+	}
+	for _, later := range laterKeys {
+		for _, field := range n.Fields {
+			if field.Key == later {
+				l.Fail(field.Pos.Errorf("%s is not available in this version yet", later).
+					WithHint("take it out; a rule that promises it is not loaded without it"))
+			}
+		}
+	}
+	r := Rule{Pos: n.Pos}
+	if l.ruleName(&r, n, f["name"]) {
+		l.ruleIndex[r.Name] = len(l.policy.Rules)
+	}
+	r.Description = l.optionalText(f["description"], "description")
+	r.Owner = l.optionalText(f["owner"], "owner")
+	for _, end := range []struct {
+		key    string
+		to     *Selector
+		pos    *Pos
+		source bool
+	}{{"from", &r.From, &r.FromPos, true}, {"to", &r.To, &r.ToPos, false}} {
+		v := f[end.key]
+		if v == nil {
+			l.Fail(r.Pos.Errorf("rule %q does not say %s", r.Name, end.key).WithHint("add %s: any, a zone, a workload, or {zone: ..., addresses: ...}", end.key))
+			continue
+		}
+		*end.to, *end.pos = l.selector(v, end.key, end.source), v.Pos
+	}
+	if v := f["service"]; v != nil {
+		r.Services = l.services(v, false)
+	}
+	if v := f["action"]; v != nil {
+		r.Action = Action(slices.Index(actionNames[:], l.Choice(v, "action", actionNames[Allow:]...)))
+	} else {
+		l.Fail(r.Pos.Errorf("rule %q does not say its action", r.Name).WithHint("add action: allow, deny or reject"))
+	}
+	if v := f["log"]; v != nil {
+		r.Log = l.Bool(v, "log")
+	}
+	if v := f["mode"]; v != nil {
+		r.Audit = l.Choice(v, "mode", "enforce", "audit") == "audit"
+	}
+	if v := f["expires"]; v != nil {
+		l.expires(&r, v)
+	}
+	if v := f["midstream"]; v != nil {
+		l.midstream(&r, v)
+	}
+	l.policy.Rules = append(l.policy.Rules, r)
+}
+
+func (l *loader) ruleName(r *Rule, n, name *Node) bool {
+	if name == nil {
+		l.Fail(n.Pos.Errorf("rule without a name").WithHint("add name: NAME; counters and tests follow it"))
+		return false
+	}
+	r.Pos = name.Pos
+	text, ok := l.Text(name, "name")
+	if !ok {
+		return false
+	}
+	r.Name = text
+	if !l.Identifier(name.Pos, "a rule", text) {
+		return false
+	}
+	if text == NameNone || strings.HasPrefix(text, builtinPrefix) {
+		l.Fail(name.Pos.Errorf("rule name %q is reserved", text).WithHint("choose another name"))
+		return false
+	}
+	if i, twice := l.ruleIndex[text]; twice {
+		l.Fail(name.Pos.Errorf("rule %q exists already", text).WithHint("first in %s", l.policy.Rules[i].Pos))
+		return false
+	}
+	return true
+}
+
+// expires reads the last day, in UTC, on which the rule matches.
+func (l *loader) expires(r *Rule, n *Node) {
+	text, ok := l.Text(n, "expires")
+	if !ok {
+		return
+	}
+	day, err := time.Parse(time.DateOnly, text)
+	if err != nil {
+		l.Fail(n.Pos.Errorf("%q is not a date", text).WithHint("write the rule's last day as in 2027-06-30"))
+		return
+	}
+	r.Expires = day.AddDate(0, 0, 1)
+}
+
+func (l *loader) midstream(r *Rule, n *Node) {
+	if r.Midstream = l.Bool(n, "midstream"); !r.Midstream {
+		return
+	}
+	if r.Action != Allow && r.Action != 0 {
+		l.Fail(n.Pos.Errorf("midstream on a rule that does not allow").WithHint("take midstream out; it admits connections that are already under way"))
+	}
+	for _, s := range r.Services {
+		if s.Proto.First <= protoTCP && protoTCP <= s.Proto.Last {
+			return
+		}
+	}
+	if r.Services != nil {
+		l.Fail(n.Pos.Errorf("midstream on a rule without TCP").WithHint("only TCP connections are picked up; take midstream out"))
+	}
+}
+
+// selector reads `from` (source) or `to`.
+func (l *loader) selector(n *Node, what string, source bool) Selector {
+	s := Selector{Pos: n.Pos}
+	switch n.Kind {
+	case MapNode:
+		l.selectorMap(&s, n, what, source)
+	case ListNode:
+		for _, item := range n.Items {
+			l.selectorWord(&s, item, what, len(n.Items) > 1)
+		}
+		kinds := 0
+		for _, some := range []bool{len(s.Zones) > 0, len(s.Workloads) > 0, len(s.Addresses) > 0} {
+			if some {
+				kinds++
+			}
+		}
+		if kinds > 1 {
+			l.Fail(n.Pos.Errorf("%s mixes zones, workloads and addresses in one list", what).
+				WithHint("write a rule for each, or {zone: ..., addresses: ...} where all must hold"))
+		}
+		if len(n.Items) == 0 {
+			l.Fail(n.Pos.Errorf("an empty list in %s matches nothing", what).WithHint("write any"))
+		}
+	default:
+		l.selectorWord(&s, n, what, false)
+	}
+	if !source {
+		l.refuseMACs(&s)
+	}
+	return s
+}
+
+// selectorWord reads any, a zone, a workload or an address.
+func (l *loader) selectorWord(s *Selector, n *Node, what string, inList bool) {
+	text, ok := l.Text(n, what)
+	if !ok {
+		return
+	}
+	_, zone := l.zoneIndex[text]
+	_, workload := l.workloadIndex[text]
+	switch {
+	case text == NameAny && !inList:
+		s.Any = true
+	case text == NameAny:
+		l.Fail(n.Pos.Errorf("any beside others in %s", what).WithHint("any alone already holds the others"))
+	case zone || text == NameHost:
+		s.Zones = append(s.Zones, text)
+	case workload:
+		l.used["workload "+text] = true
+		s.Workloads = append(s.Workloads, text)
+	case looksLikeAddress(text):
+		a, hint, err := parseAddresses(text)
+		if err != nil {
+			l.Fail(n.Pos.Errorf("%v", err).WithHint("%s", hint))
+			return
+		}
+		s.Addresses = append(s.Addresses, a)
+	default:
+		known := append(l.zoneList(), NameAny)
+		known = append(known, slices.Sorted(maps.Keys(l.workloadIndex))...)
+		e := Unknown(n.Pos, "zone or workload", text, known, "declare it under `zones` or `workloads`")
+		if _, set := l.setIndex[text]; set {
+			e.Hint = "it is a set: write {set: " + text + "}"
+		}
+		l.Fail(e)
+	}
+}
+
+func (l *loader) selectorMap(s *Selector, n *Node, what string, source bool) {
+	before := len(l.Errs)
+	f := l.Fields(n, what, keys["selector"])
+	if len(f) == 0 && len(l.Errs) == before {
+		l.Fail(n.Pos.Errorf("%s says nothing", what).WithHint("write %s: any", what))
+	}
+	if v := f["zone"]; v != nil {
+		s.Zones = l.zoneNames(v)
+	}
+	if v := f["addresses"]; v != nil {
+		if s.Addresses = l.addresses(v, "an address"); len(l.List(v)) == 0 {
+			l.Fail(v.Pos.Errorf("an empty list of addresses matches nothing").WithHint("leave `addresses` out for any"))
+		}
+	}
+	if v := f["set"]; v != nil {
+		types := []SetType{SetPrefix, SetMAC}
+		if !source {
+			types = types[:1]
+		}
+		items := l.List(v)
+		for _, item := range items {
+			if set := l.setByName(item, types...); set != nil {
+				s.Sets = append(s.Sets, set.Name)
+			}
+		}
+		if len(items) == 0 {
+			l.Fail(v.Pos.Errorf("an empty list of sets matches nothing").WithHint("leave `set` out"))
+		}
+	}
+	if v := f["workload"]; v != nil {
+		items := l.List(v)
+		for _, item := range items {
+			name, ok := l.Text(item, "a workload")
+			if !ok {
+				continue
+			}
+			if _, known := l.workloadIndex[name]; !known {
+				l.Fail(Unknown(item.Pos, "workload", name, slices.Sorted(maps.Keys(l.workloadIndex)), "declare it under `workloads`"))
+				continue
+			}
+			l.used["workload "+name] = true
+			s.Workloads = append(s.Workloads, name)
+		}
+		if len(items) == 0 {
+			l.Fail(v.Pos.Errorf("an empty list of workloads matches nothing").WithHint("leave `workload` out"))
+		}
+	}
+	if v := f["labels"]; v != nil {
+		l.selectorLabels(s, v)
+	}
+}
+
+func (l *loader) selectorLabels(s *Selector, n *Node) {
+	before := len(l.Errs)
+	s.Labels = l.labels(n)
+	if len(l.Errs) > before {
+		return
+	}
+	if len(s.Labels) == 0 {
+		l.Fail(n.Pos.Errorf("labels says nothing").WithHint("leave it out, or name a label"))
+		return
+	}
+	// A label that nobody has is a slip of the pen, and in a deny rule a dangerous one.
+	for _, f := range n.Fields {
+		values := make(map[string]bool)
+		labels := make(map[string]bool)
+		for _, w := range l.policy.Workloads {
+			for k, v := range w.Labels {
+				labels[k] = true
+				if k == f.Key {
+					values[v] = true
+				}
+			}
+		}
+		if !labels[f.Key] {
+			l.Fail(Unknown(f.Pos, "label", f.Key, slices.Sorted(maps.Keys(labels)), "no workload has it"))
+		} else if !values[f.Value.Text] {
+			l.Fail(Unknown(f.Value.Pos, "value of label "+f.Key, f.Value.Text, slices.Sorted(maps.Keys(values)), "no workload has it"))
+		}
+	}
+	if len(l.Errs) > before {
+		return
+	}
+	members := l.policy.labelled(s.Labels)
+	for _, w := range members {
+		l.used["workload "+w.Name] = true
+	}
+	if len(members) == 0 {
+		l.Fail(n.Pos.Errorf("no workload has all of these labels").WithHint("labels of one selector must all hold"))
+	}
+}
+
+// labelled returns the workloads that have all of the labels.
+func (p *Policy) labelled(labels map[string]string) []*Workload {
+	var out []*Workload
+	for i := range p.Workloads {
+		w := &p.Workloads[i]
+		all := true
+		for k, v := range labels {
+			if have, ok := w.Labels[k]; !ok || have != v {
+				all = false
+			}
+		}
+		if all {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// refuseMACs makes sure that `to` asks nothing that a packet does not tell: it carries the MAC of its
+// source, and that of its destination is not known before it was routed.
+func (l *loader) refuseMACs(s *Selector) {
+	var members []*Workload
+	for _, name := range s.Workloads {
+		members = append(members, &l.policy.Workloads[l.workloadIndex[name]])
+	}
+	if len(s.Labels) > 0 {
+		members = append(members, l.policy.labelled(s.Labels)...)
+	}
+	for _, w := range members {
+		if len(w.MACs) > 0 {
+			l.Fail(s.Pos.Errorf("workload %q has macs and cannot be a destination", w.Name).
+				WithHint("MAC addresses are known of the source only; name the destination by its addresses"))
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Classifier decides about the opening packet of a flow. The result is rule id, action and flags as
+// in abi.h (VERDICT_*). Audit is called with the id of each rule in audit mode that matched on the
+// way; it may be nil.
+type Classifier interface {
+	Classify(k *bpf.XDPClassifyKey, audit func(rule uint32)) uint32
+}
+
+// TestResult is what became of one test.
+type TestResult struct {
+	Test    Test
+	Pass    bool
+	Verdict TestVerdict // "" if the packet could not be judged
+	Rule    string      // that decided, "none" if no rule matched
+	Audited []string    // rules in audit mode that matched on the way
+	Err     *Error      // why it did not pass
+}
+
+// RunTests judges the packet of every test. Route answers which zone a destination lies in, for
+// tests that do not say `out`; in is the test's `in`. It may be nil where no route is known.
+func RunTests(c *Compiled, cl Classifier, route func(in string, dst netip.Addr) (zone string, ok bool)) []TestResult {
+	results := make([]TestResult, 0, len(c.Tests))
+	for _, t := range c.Tests {
+		results = append(results, c.runTest(t, cl, route))
+	}
+	return results
+}
+
+func (c *Compiled) runTest(t Test, cl Classifier, route func(string, netip.Addr) (string, bool)) TestResult {
+	out := TestResult{Test: t}
+	fail := func(e Error) TestResult {
+		e.Msg = fmt.Sprintf("test %q: %s", t.Name, e.Msg)
+		out.Err = &e
+		return out
+	}
+	p := &t.Packet
+	from, err := c.testZone(p.InPos, p.In, p.VLAN, "vlan")
+	if err != nil {
+		return fail(*err)
+	}
+	var to uint8
+	if p.Out != "" {
+		if to, err = c.testZone(p.OutPos, p.Out, p.OutVLAN, "out_vlan"); err != nil {
+			return fail(*err)
+		}
+	} else {
+		if route == nil {
+			return fail(p.Pos.Errorf("where %s lies is not known", p.Dst).WithHint("add out: PORT (or out: host), or give the routes with --routes"))
+		}
+		zone, ok := route(p.In, p.Dst)
+		if !ok {
+			return fail(p.Pos.Errorf("no route leads to %s", p.Dst).WithHint("add out: PORT (or out: host), or add the route"))
+		}
+		i := slices.Index(c.Zones, zone)
+		if i < zoneHost {
+			return fail(p.Pos.Errorf("the route to %s leads to %q, which is no zone of the policy", p.Dst, zone).WithHint("add out: PORT"))
+		}
+		to = uint8(i)
+	}
+	k := Key(p.Src, p.Dst, p.Proto, p.SrcPort, p.DstPort)
+	k.From, k.To, k.Context = from, to, c.MACs[p.MAC]
+	verdict := cl.Classify(&k, func(rule uint32) { out.Audited = append(out.Audited, c.Rules[rule].Name) })
+	out.Verdict, out.Rule = verdictOf(verdict), c.Rules[verdict&(maxRules-1)].Name
+	e := &t.Expect
+	if out.Verdict == e.Verdict && (e.Rule == "" || e.Rule == out.Rule) {
+		out.Pass = true
+		return out
+	}
+	want := string(e.Verdict)
+	if e.Rule != "" {
+		want += " by " + ruleWord(e.Rule)
+	}
+	return fail(e.Pos.Errorf("expected %s, got %s: %s", want, out.Verdict, c.Explain(verdict)))
+}
+
+func ruleWord(name string) string {
+	if name == NameNone {
+		return "no rule"
+	}
+	return fmt.Sprintf("rule %q", name)
+}
+
+// testZone returns the zone of a port and VLAN, or the zone of this name.
+func (c *Compiled) testZone(at Pos, name string, vlan uint16, key string) (uint8, *Error) {
+	if zone, ok := c.ZoneOf(name, vlan); ok {
+		return zone, nil
+	}
+	var here []PortZone
+	for _, p := range c.Ports {
+		if p.Port == name {
+			here = append(here, p)
+		}
+	}
+	if vlan == 0 && len(here) == 1 {
+		return here[0].Zone, nil
+	}
+	if len(here) > 0 {
+		e := at.Errorf("no zone has VLAN %d on port %q", vlan, name)
+		if vlan == 0 {
+			e = at.Errorf("no zone has the untagged frames of port %q", name)
+		}
+		e = e.WithHint("add %s: ID, which is one of the port's VLANs", key)
+		return 0, &e
+	}
+	if i := slices.Index(c.Zones, name); i >= zoneHost {
+		return uint8(i), nil
+	}
+	e := at.Errorf("no zone has port %q", name).WithHint("name a port of a zone, or a zone")
+	return 0, &e
+}
+
+// ZoneOf returns the zone that frames of a port and outer VLAN id (0: untagged) belong to.
+func (c *Compiled) ZoneOf(port string, vlan uint16) (zone uint8, ok bool) {
+	for _, p := range c.Ports {
+		if p.Port == port && p.VLAN == vlan {
+			return p.Zone, true
+		}
+	}
+	return 0, false
+}
+
+// Key makes what a classifier sees of a packet, without zones and MAC identity. Ports are in host
+// order; dport of ICMP and ICMPv6 is type << 8 | code.
+func Key(src, dst netip.Addr, proto uint8, sport, dport uint16) bpf.XDPClassifyKey {
+	k := bpf.XDPClassifyKey{Proto: proto, Sport: sport, Dport: dport, Family: 6}
+	if src.Is4() {
+		k.Family = 4
+	}
+	k.SrcHi, k.SrcLo = halves(src)
+	k.DstHi, k.DstLo = halves(dst)
+	return k
+}
+
+func halves(a netip.Addr) (hi, lo uint64) {
+	b := a.AsSlice()
+	if a.Is4() {
+		return 0, uint64(binary.BigEndian.Uint32(b))
+	}
+	return binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+}
+
+// verdictOf returns a verdict's word in tests.
+func verdictOf(verdict uint32) TestVerdict {
+	switch bpf.XDPAction(verdict >> 24 & 7) {
+	case bpf.XDPActionACTION_ALLOW:
+		return VerdictAllow
+	case bpf.XDPActionACTION_REJECT:
+		return VerdictReject
+	case bpf.XDPActionACTION_SPOOFED:
+		return VerdictDrop
+	}
+	return VerdictDeny
+}
+
+// Explain says what decided: rule, file and line, or why none did. Verdict is what a classifier
+// answered.
+func (c *Compiled) Explain(verdict uint32) string {
+	id := verdict & (maxRules - 1)
+	switch {
+	case bpf.XDPAction(verdict>>24&7) == bpf.XDPActionACTION_SPOOFED:
+		return "spoofed: the source is outside the addresses of its zone"
+	case id == RuleNone:
+		return "no rule matched"
+	case int(id) >= len(c.Rules):
+		return fmt.Sprintf("rule %d, which this policy does not have", id)
+	case c.Rules[id].Builtin:
+		return fmt.Sprintf("built-in rule %q", c.Rules[id].Name)
+	}
+	r := &c.Rules[id]
+	return fmt.Sprintf("rule %q, %s:%d", r.Name, r.File, r.Line)
+}

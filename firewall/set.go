@@ -1,0 +1,161 @@
+package firewall
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxSetErrors bounds the mistakes that are told of one set: a list of a million entries in the wrong
+// format is one mistake.
+const maxSetErrors = 20
+
+func (l *loader) sets(n *Node) {
+	taken := func(name string) (Pos, string) {
+		if i, ok := l.setIndex[name]; ok {
+			return l.policy.Sets[i].Pos, "a set"
+		}
+		return Pos{}, ""
+	}
+	for _, f := range l.entries(n, "sets", "set", taken) {
+		s := Set{Name: f.Key, Pos: f.Pos}
+		v := l.Fields(f.Value, "a set", keys["set"])
+		s.Description = l.optionalText(v["description"], "description")
+		types := []string{string(SetPrefix), string(SetPort), string(SetName), string(SetMAC)}
+		if t := v["type"]; t != nil {
+			s.Type = SetType(l.Choice(t, "type of set", types...))
+		} else if f.Value.Kind == MapNode {
+			l.Fail(f.Pos.Errorf("set %q does not say its type", f.Key).WithHint("it is one of: %s", strings.Join(types, ", ")))
+		}
+		switch entries, file := v["entries"], v["file"]; {
+		case entries != nil && file != nil:
+			l.Fail(file.Pos.Errorf("set %q has both entries and a file", f.Key).WithHint("leave one of them out"))
+		case entries != nil:
+			l.inlineSet(&s, entries)
+		case file != nil:
+			l.fileSet(&s, file)
+		case f.Value.Kind == MapNode && len(v) > 0:
+			l.Fail(f.Pos.Errorf("set %q has neither entries nor a file", f.Key).WithHint("add entries: [...] or file: PATH"))
+		}
+		l.setIndex[f.Key] = len(l.policy.Sets)
+		l.policy.Sets = append(l.policy.Sets, s)
+	}
+}
+
+func (l *loader) inlineSet(s *Set, n *Node) {
+	for _, item := range l.List(n) {
+		text, ok := l.Text(item, "an entry")
+		if !ok || s.Type == "" {
+			continue
+		}
+		if hint, err := s.add(text); err != nil {
+			l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
+		}
+	}
+}
+
+// fileSet reads one entry a line; # begins a comment.
+func (l *loader) fileSet(s *Set, n *Node) {
+	path, ok := l.Text(n, "file")
+	if !ok || s.Type == "" {
+		return
+	}
+	if l.readFile == nil {
+		l.Fail(n.Pos.Errorf("files of sets cannot be read here").WithHint("give the entries inline"))
+		return
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(n.Pos.File), path)
+	}
+	s.File = path
+	text, err := l.readFile(path)
+	if err != nil {
+		l.Fail(n.Pos.Errorf("read set %q: %v", s.Name, err).WithHint("the path is relative to the policy file"))
+		return
+	}
+	errs := 0
+	rest, number := string(text), 0
+	for rest != "" {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		line = strings.TrimSuffix(line, "\r")
+		number++
+		entry, _, _ := strings.Cut(line, "#")
+		entry = strings.TrimSpace(entry)
+		if entry == "" {
+			continue
+		}
+		hint, err := s.add(entry)
+		if err == nil {
+			continue
+		}
+		if errs++; errs > maxSetErrors {
+			l.Fail(Pos{File: path, Line: number, Column: 1, Source: line}.Errorf("more than %d wrong entries; the rest of the file was not read", maxSetErrors))
+			return
+		}
+		column := utf8.RuneCountInString(line[:strings.Index(line, entry)]) + 1
+		l.Fail(Pos{File: path, Line: number, Column: column, Source: line}.Errorf("%v", err).WithHint("%s", hint))
+	}
+}
+
+// add puts an entry into the list of the set's type.
+func (s *Set) add(text string) (hint string, err error) {
+	switch s.Type {
+	case SetPrefix:
+		a, hint, err := parseAddresses(text)
+		if err != nil {
+			return hint, err
+		}
+		s.Prefixes = append(s.Prefixes, a)
+	case SetPort:
+		p, hint, err := parsePorts(text)
+		if err != nil {
+			return hint, err
+		}
+		s.Ports = append(s.Ports, p)
+	case SetMAC:
+		m, hint, err := parseMAC(text)
+		if err != nil {
+			return hint, err
+		}
+		s.MACs = append(s.MACs, m)
+	case SetName:
+		if strings.ContainsAny(text, " \t/:@") {
+			return "write a host name as in example.com or *.example.com", fmt.Errorf("%q is not a host name", text)
+		}
+		s.Names = append(s.Names, text)
+	}
+	return "", nil
+}
+
+// setByName looks up a set that must be of one of the given types.
+func (l *loader) setByName(n *Node, types ...SetType) *Set {
+	name, ok := l.Text(n, "a set")
+	if !ok {
+		return nil
+	}
+	i, known := l.setIndex[name]
+	if !known {
+		l.Fail(Unknown(n.Pos, "set", name, slices.Sorted(maps.Keys(l.setIndex)), "declare it under `sets`"))
+		return nil
+	}
+	l.used["set "+name] = true
+	s := &l.policy.Sets[i]
+	switch {
+	case slices.Contains(types, s.Type) || s.Type == "":
+		return s
+	case s.Type == SetName:
+		l.Fail(n.Pos.Errorf("sets of names are not available in rules of this version yet").WithHint("use a set of type prefix"))
+	case s.Type == SetPort:
+		l.Fail(n.Pos.Errorf("set %q holds ports", name).WithHint("use it in a service: {proto: tcp, port: {set: %s}}", name))
+	case s.Type == SetMAC && slices.Contains(types, SetPrefix):
+		l.Fail(n.Pos.Errorf("set %q holds MAC addresses, which are known of the source only", name).
+			WithHint("name the destination by its addresses"))
+	default:
+		l.Fail(n.Pos.Errorf("set %q is of type %s, not %s", name, s.Type, types[0]))
+	}
+	return nil
+}
