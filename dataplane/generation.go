@@ -1,0 +1,173 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Classifier puts compiled rules in the place of the classify function of a program.
+type Classifier interface {
+	Replace(spec *ebpf.ProgramSpec) error
+}
+
+// Generation is one policy, ready to run.
+type Generation struct {
+	// Epoch numbers the policy. Flows with an epoch older by signed comparison are judged again, so
+	// it rises with every change that may refuse what was allowed.
+	Epoch uint32
+	// Classifier holds the rules; nil refuses everything.
+	Classifier Classifier
+	// Rules is the highest rule id that the classifier answers. Ids beyond Sizes.Rules have no counter.
+	Rules int
+	// MACs gives the identities of source MAC addresses, all above 0. Flows keep the identity of their
+	// opener, so a number must not change its meaning from one generation to the next.
+	MACs map[[6]byte]uint16
+}
+
+// loaded is a generation in the kernel.
+type loaded struct {
+	epoch      uint32
+	xdp, guard *ebpf.Program
+}
+
+func (l *loaded) close() {
+	l.xdp.Close()
+	l.guard.Close()
+}
+
+// Publish loads a generation and puts it in force on all ports by one update of a slot: the next
+// packet runs under it, and no packet sees parts of two. The egress guard goes first, so that a reply
+// is never refused by rules older than those that admitted the request's packet. On an error the
+// running generation stays.
+//
+// A program that the verifier refuses is an *ebpf.VerifierError in the chain.
+func (p *Plane) Publish(g Generation) error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	if g.Rules >= int(p.sizes.Rules) {
+		return fmt.Errorf("publish policy %d: it has %d rules and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
+	}
+	next, err := p.loadGeneration(g)
+	if err != nil {
+		return fmt.Errorf("publish policy %d: %w", g.Epoch, explainPermission(err))
+	}
+	prev := p.running.Load()
+	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
+		next.close()
+		return fmt.Errorf("publish egress guard of policy %d: %w", g.Epoch, err)
+	}
+	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
+		err = fmt.Errorf("publish policy %d: %w", g.Epoch, err)
+		if prev != nil {
+			err = errors.Join(err, p.maps[bpf.XDPMapGuards].Put(uint32(0), prev.guard))
+		} else {
+			err = errors.Join(err, p.maps[bpf.XDPMapGuards].Delete(uint32(0)))
+		}
+		next.close()
+		return err
+	}
+	p.running.Store(next)
+	if prev != nil {
+		prev.close() // the slot held it; packets inside keep it until they leave
+	}
+	return nil
+}
+
+// Program returns the running generation's XDP program, for test runs and its tag; nil before the
+// first Publish. The caller closes it.
+func (p *Plane) Program() (*ebpf.Program, error) {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	g := p.running.Load()
+	if g == nil {
+		return nil, nil
+	}
+	return g.xdp.Clone()
+}
+
+// Epoch returns the running generation's number; false before the first Publish.
+func (p *Plane) Epoch() (uint32, bool) {
+	if g := p.running.Load(); g != nil {
+		return g.epoch, true
+	}
+	return 0, false
+}
+
+func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
+	spec := p.spec.Copy()
+	keepPrograms(spec, bpf.XDPProgSoftdpu, bpf.XDPProgGuard)
+	if err := p.setConstants(spec, g.Epoch, len(g.MACs) > 0); err != nil {
+		return nil, err
+	}
+	macs := spec.Maps[bpf.XDPMapMacs]
+	macs.MaxEntries = uint32(max(1, len(g.MACs)))
+	macs.Contents = nil
+	for mac, identity := range g.MACs {
+		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
+	}
+	if g.Classifier != nil {
+		for _, name := range []string{bpf.XDPProgSoftdpu, bpf.XDPProgGuard} {
+			if err := g.Classifier.Replace(spec.Programs[name]); err != nil {
+				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
+			}
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: p.maps})
+	if err != nil {
+		return nil, err
+	}
+	defer coll.Close()
+	return &loaded{
+		epoch: g.Epoch,
+		xdp:   coll.DetachProgram(bpf.XDPProgSoftdpu),
+		guard: coll.DetachProgram(bpf.XDPProgGuard),
+	}, nil
+}
+
+// setConstants writes the tunables of maps.h. The verifier sees them as constants.
+func (p *Plane) setConstants(spec *ebpf.CollectionSpec, epoch uint32, haveMACs bool) error {
+	for name, value := range map[string]any{
+		bpf.XDPVarEpoch:        epoch,
+		bpf.XDPVarHashSeed:     p.seed,
+		bpf.XDPVarGroup4Mask:   p.sizes.Groups - 1,
+		bpf.XDPVarGroup6Mask:   p.sizes.Groups - 1,
+		bpf.XDPVarStripeBits:   p.sizes.StripeBits,
+		bpf.XDPVarFlowsMax:     p.sizes.FlowsMax,
+		bpf.XDPVarHalfOpenMax:  p.sizes.HalfOpenMax,
+		bpf.XDPVarOverflowMax:  p.sizes.OverflowMax,
+		bpf.XDPVarFragmentMask: p.sizes.FragmentGroups - 1,
+		bpf.XDPVarSimulate:     boolByte(p.options.Simulate),
+		bpf.XDPVarHaveMacs:     boolByte(haveMACs),
+		bpf.XDPVarEventRate:    p.options.EventRate,
+	} {
+		v := spec.Variables[name]
+		if v == nil {
+			return fmt.Errorf("set constant %s: the program object has none: it does not fit this binary", name)
+		}
+		if err := v.Set(value); err != nil {
+			return fmt.Errorf("set constant %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// keepPrograms leaves out all other programs, so that they are not loaded.
+func keepPrograms(spec *ebpf.CollectionSpec, names ...string) {
+	for name := range spec.Programs {
+		if !slices.Contains(names, name) {
+			delete(spec.Programs, name)
+		}
+	}
+}
+
+func boolByte(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}

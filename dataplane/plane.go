@@ -1,0 +1,256 @@
+// Package dataplane loads the programs, owns the ports and keeps the routes.
+//
+// A Plane holds the programs and their maps. Open makes both; nothing passes yet. Publish puts a
+// policy in force on all ports at once; Attach takes the ports, all or none; WatchRoutes keeps what
+// XDP remembers of routes and neighbours in step with the kernel. Close gives everything back.
+//
+//	plane, err := dataplane.Open(dataplane.Options{FlowsMax: 1_000_000})
+//	err = plane.Publish(dataplane.Generation{Epoch: 1, Classifier: compiled})
+//	err = plane.Attach(ports)
+//	routes, err := plane.WatchRoutes()
+//	err = routes.Run(ctx) // until ctx is done
+//	err = plane.Close()
+//
+// Devices, sysctls and routes are those of the network namespace whose thread called Open.
+package dataplane
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Plane is the packet path: programs, maps and ports. Its methods are safe for concurrent use, except
+// that nothing may use it, or memory that it handed out, once Close is called.
+type Plane struct {
+	options Options
+	sizes   Sizes
+	seed    uint64
+	kernel  kernel
+
+	ns *namespace
+	nl *netlink.Handle
+
+	spec *ebpf.CollectionSpec // sized, without the constants of a generation
+	maps map[string]*ebpf.Map // shared by all generations
+	mem  *memory
+
+	dispatch, guardDispatch, mark *ebpf.Program
+
+	publishing sync.Mutex
+	running    atomic.Pointer[loaded]
+
+	mu     sync.Mutex // what follows
+	ports  []*Port
+	placed bool           // by Attach or Place
+	undo   []func() error // of Attach, in the order of doing
+	notes  []string
+}
+
+// kernel is what the running kernel offers.
+type kernel struct {
+	major, minor int
+	frags        bool // XDP programs for multi-buffer packets, 5.18
+	tcx          bool // tc programs attached by bpf_link, 6.6
+	force6       bool // IPv6 forwarding switch of a port, 6.17
+}
+
+// perGeneration names the maps that are not shared: the constants, and tables that only the
+// generation they were made for may see.
+var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true}
+
+// Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
+// is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.15.
+//
+// RLIMIT_MEMLOCK is left alone: since 5.11 the kernel does not charge BPF memory to it.
+func Open(o Options) (p *Plane, err error) {
+	p = &Plane{options: o, seed: o.HashSeed}
+	if p.sizes, err = o.Sizes(); err != nil {
+		return nil, err
+	}
+	if p.options.EventRate == 0 {
+		p.options.EventRate = 1000
+	}
+	if p.seed == 0 {
+		var b [8]byte
+		rand.Read(b[:]) // never fails
+		p.seed = binary.NativeEndian.Uint64(b[:])
+	}
+	defer func() {
+		if err != nil {
+			p.Close()
+			p = nil
+		}
+	}()
+	if p.kernel, err = probeKernel(); err != nil {
+		return p, err
+	}
+	if !p.kernel.frags {
+		p.notes = append(p.notes, "this kernel has no multi-buffer XDP (Linux 5.18): packets larger than a page need generic mode")
+	}
+	if p.ns, err = currentNamespace(); err != nil {
+		return p, err
+	}
+	err = p.ns.do(func() (err error) {
+		p.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return p, fmt.Errorf("open netlink socket: %w", err)
+	}
+	if err = p.load(); err != nil {
+		return p, explainPermission(err)
+	}
+	return p, nil
+}
+
+// load makes the shared maps and the programs that are never replaced.
+func (p *Plane) load() error {
+	spec, err := bpf.LoadXDP()
+	if err != nil {
+		return fmt.Errorf("read program object: %w", err)
+	}
+	p.spec = spec
+	for name, entries := range map[string]uint32{
+		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
+		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
+		bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
+	} {
+		spec.Maps[name].MaxEntries = entries
+	}
+	if !p.kernel.frags {
+		for _, prog := range spec.Programs {
+			prog.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // all programs that share a PROG_ARRAY, or none
+		}
+	}
+
+	first := spec.Copy()
+	keepPrograms(first, bpf.XDPProgDispatch, bpf.XDPProgGuardDispatch, bpf.XDPProgMark)
+	if err := p.setConstants(first, 0, false); err != nil {
+		return err
+	}
+	coll, err := ebpf.NewCollection(first)
+	if err != nil {
+		return fmt.Errorf("load dispatchers: %w", err)
+	}
+	defer coll.Close()
+	p.dispatch = coll.DetachProgram(bpf.XDPProgDispatch)
+	p.guardDispatch = coll.DetachProgram(bpf.XDPProgGuardDispatch)
+	p.mark = coll.DetachProgram(bpf.XDPProgMark)
+	p.maps = make(map[string]*ebpf.Map)
+	for name := range coll.Maps {
+		if !perGeneration[name] {
+			p.maps[name] = coll.DetachMap(name)
+		}
+	}
+	if p.mem, err = mapMemory(p.maps); err != nil {
+		return err
+	}
+	for i, e := range p.options.Ethertypes {
+		p.mem.gateway[0].Ethertypes[i] = networkOrder16(e)
+	}
+	return nil
+}
+
+// Notes returns what the operator should know of how the plane runs, beside what each Port says.
+func (p *Plane) Notes() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.notes...)
+}
+
+// Sizes returns what the plane's options came to.
+func (p *Plane) Sizes() Sizes { return p.sizes }
+
+// Close gives the ports back and everything of the host that Attach changed, in reverse order, and
+// then frees programs and maps. It goes on after an error and returns all of them. The route watcher
+// and readers of mapped memory must have ended before.
+func (p *Plane) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.detach()
+	if old := p.running.Swap(nil); old != nil {
+		old.close()
+	}
+	if p.mem != nil {
+		p.mem.close()
+	}
+	for _, prog := range []*ebpf.Program{p.dispatch, p.guardDispatch, p.mark} {
+		err = errors.Join(err, prog.Close())
+	}
+	for _, m := range p.maps {
+		err = errors.Join(err, m.Close())
+	}
+	if p.nl != nil {
+		p.nl.Close()
+	}
+	if p.ns != nil {
+		err = errors.Join(err, p.ns.close())
+	}
+	return err
+}
+
+func probeKernel() (kernel, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return kernel{}, fmt.Errorf("read kernel version: %w", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	k, err := parseRelease(release)
+	if err != nil {
+		return kernel{}, err
+	}
+	if !k.atLeast(5, 15) {
+		return kernel{}, fmt.Errorf("kernel %s is too old: softdpu needs Linux 5.15 or newer", release)
+	}
+	k.frags, k.tcx, k.force6 = k.atLeast(5, 18), k.atLeast(6, 6), true
+	return k, nil
+}
+
+func parseRelease(release string) (k kernel, err error) {
+	major, rest, _ := strings.Cut(release, ".")
+	minor := rest
+	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		minor = rest[:i]
+	}
+	if k.major, err = strconv.Atoi(major); err == nil {
+		k.minor, err = strconv.Atoi(minor)
+	}
+	if err != nil {
+		return kernel{}, fmt.Errorf("read kernel version %q: %w", release, err)
+	}
+	return k, nil
+}
+
+func (k kernel) atLeast(major, minor int) bool {
+	return k.major > major || k.major == major && k.minor >= minor
+}
+
+// explainPermission adds what the kernel's EPERM does not say.
+func explainPermission(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		var ve *ebpf.VerifierError
+		if !errors.As(err, &ve) {
+			return fmt.Errorf("%w: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON", err)
+		}
+	}
+	return err
+}
+
+// networkOrder16 returns the number whose bytes in memory are v's in network order.
+func networkOrder16(v uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], v)
+	return binary.NativeEndian.Uint16(b[:])
+}

@@ -1,0 +1,205 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Mode says where XDP runs.
+type Mode uint8
+
+const (
+	ModeAuto    Mode = iota // native where the driver can, else generic
+	ModeNative              // in the driver
+	ModeGeneric             // in the kernel's stack, on any device, several times slower
+)
+
+// String returns the mode's name in configuration and status.
+func (m Mode) String() string { return [...]string{"auto", "native", "generic"}[m] }
+
+// Switch is a setting that may be left to the daemon.
+type Switch uint8
+
+const (
+	SwitchAuto Switch = iota
+	SwitchOn
+	SwitchOff
+)
+
+// PortConfig says what a port shall be. Zone ids are those of the running policy; bpf's ZONE_NONE (0)
+// is no zone.
+type PortConfig struct {
+	Name   string           // the operator's, unique
+	Device string           // name or alternative name of a network device
+	Zone   uint8            // of untagged frames, 0 = they are refused
+	VLANs  map[uint16]uint8 // zone of each VLAN id, 1..4094
+	Peer   string           // inline: name of the port on the other side; empty = routed
+	Mode   Mode
+	// FixOffloads lets Attach turn off offloads that hide VLAN tags; Close turns them on again.
+	FixOffloads bool
+	// FixChecksum completes checksums that the sender left to its device. Auto is on for veth and tun,
+	// whose frames come from a local stack, and off otherwise.
+	FixChecksum Switch
+}
+
+// Port is a port as it stands.
+type Port struct {
+	PortConfig
+
+	ID     uint8  // 1.., key in what XDP counts by port
+	Index  uint32 // interface index
+	Kind   string // of the device: veth, tuntap, device, bond ...
+	Driver string // as ethtool names it, empty if it does not
+	MAC    [6]byte
+	MTU    int // bytes of IP packet
+	Up     bool
+	IP4    netip.Addr // source of what the gateway itself sends from here; zero = none
+	IP6    netip.Addr
+
+	Running      Mode   // native or generic
+	WhyNotNative string // the kernel's reason, if generic was not asked for
+	Guard        string // how the egress guard hangs there: tcx or clsact
+	Notes        []string
+
+	pair        uint8 // inline pair 1.., 0 = routed
+	peer        *Port
+	fixChecksum bool
+	vlanDevices map[uint16]device // routed: VLAN devices of the kernel on top of the device
+	xdp         link.Link
+}
+
+// device is a network device as netlink names it.
+type device struct {
+	index uint32
+	name  string
+}
+
+// Inline reports whether frames leave by the peer port instead of by a route.
+func (p *Port) Inline() bool { return p.Peer != "" }
+
+func (p *Port) note(format string, args ...any) {
+	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
+}
+
+// errorf prefixes an error with the port that it is about.
+func (p *Port) errorf(format string, args ...any) error {
+	return fmt.Errorf("port %s: %w", p.Name, fmt.Errorf(format, args...))
+}
+
+func (p *Port) clone() Port {
+	c := *p
+	c.Notes = slices.Clone(p.Notes)
+	c.peer, c.xdp, c.vlanDevices = nil, nil, nil
+	return c
+}
+
+// Ports returns the ports in the order of configuration.
+func (p *Plane) Ports() []Port {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ports := make([]Port, len(p.ports))
+	for i, port := range p.ports {
+		ports[i] = port.clone()
+	}
+	return ports
+}
+
+// arrange checks what can be checked without the host, numbers the ports and joins inline pairs.
+func arrange(ports []*Port) error {
+	if len(ports) == 0 {
+		return errors.New("no port is configured")
+	}
+	if len(ports) > portMax {
+		return fmt.Errorf("%d ports are configured, at most %d are possible", len(ports), portMax)
+	}
+	var errs []error
+	byName := make(map[string]*Port)
+	byDevice := make(map[string]*Port)
+	for i, p := range ports {
+		p.ID = uint8(i + 1)
+		if p.Name == "" {
+			errs = append(errs, fmt.Errorf("port %d has no name", i+1))
+		}
+		if byName[p.Name] != nil {
+			errs = append(errs, p.errorf("there are two of this name"))
+		}
+		byName[p.Name] = p
+		if other := byDevice[p.Device]; other != nil && p.Device != "" {
+			errs = append(errs, p.errorf("device %s is port %s already", p.Device, other.Name))
+		}
+		byDevice[p.Device] = p
+		for vid, zone := range p.VLANs {
+			if vid < 1 || vid > 4094 {
+				errs = append(errs, p.errorf("VLAN %d: ids go from 1 to 4094", vid))
+			}
+			if zone == zoneNone {
+				errs = append(errs, p.errorf("VLAN %d has no zone", vid))
+			}
+		}
+	}
+	pairs := uint8(0)
+	for _, p := range ports {
+		if !p.Inline() || p.peer != nil {
+			continue
+		}
+		peer := byName[p.Peer]
+		switch {
+		case peer == nil:
+			errs = append(errs, p.errorf("its inline peer %s is no port", p.Peer))
+		case peer == p:
+			errs = append(errs, p.errorf("it is its own inline peer"))
+		case peer.Peer != p.Name:
+			errs = append(errs, p.errorf("its inline peer %s is not joined to it", p.Peer))
+		case pairs == pairMax:
+			errs = append(errs, p.errorf("there are more than %d inline pairs", pairMax))
+		default:
+			pairs++
+			p.peer, peer.peer = peer, p
+			p.pair, peer.pair = pairs, pairs
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// entry is the port as XDP sees it.
+func (p *Port) entry() bpf.XDPPort {
+	e := bpf.XDPPort{
+		Ifindex: p.Index, Id: p.ID, Zone: p.Zone, Pair: p.pair, Mac: p.MAC,
+		Mtu: uint16(min(p.MTU, 65535)),
+	}
+	if p.Inline() {
+		e.Flags |= portInline
+		e.Peer = nexthopPort + uint16(p.peer.ID)
+		e.PeerZone, e.PeerPort = p.peer.Zone, p.peer.ID
+	}
+	if len(p.VLANs) > 0 {
+		e.Flags |= portVLANs
+	}
+	if p.fixChecksum {
+		e.Flags |= portFixChecksum
+	}
+	if p.Up {
+		e.Flags |= portUp
+	}
+	if p.IP4.Is4() {
+		e.Ip4 = words(p.IP4)[0]
+	}
+	if p.IP6.Is6() {
+		e.Ip6 = words(p.IP6)
+	}
+	return e
+}
+
+// nexthop is the entry by which frames leave unchanged by this port.
+func (p *Port) nexthop() bpf.XDPNexthop {
+	return bpf.XDPNexthop{Src: p.source(), State: nexthopReady, Port: p.ID, Zone: p.Zone}
+}
+
+// source is a next hop's src word: MAC in the low 48 bits as it stands in the frame, MTU above.
+func (p *Port) source() uint64 { return macWord(p.MAC[:]) | uint64(min(p.MTU, 65535))<<48 }
