@@ -1,0 +1,201 @@
+package flowtable
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// kernelBatch is the number of keys that one run of the kernel classifier answers.
+const kernelBatch = 1024
+
+// kernelAudits is one more than the reports that are kept for a key.
+const kernelAudits = 64
+
+// kernelClassifier runs a pipe's instructions in the kernel. Its program walks over an array of keys;
+// the audit function notes its calls beside the key whose number stands in its padding.
+type kernelClassifier struct {
+	prog                   *ebpf.Program
+	keys, verdicts, audits *ebpf.Map
+	state                  *ebpf.Map
+}
+
+// needRoot skips a test that loads programs.
+func needRoot(tb testing.TB) {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		tb.Skip("not root: loading eBPF programs left out")
+	}
+}
+
+func newMap(tb testing.TB, name string, value, entries uint32) *ebpf.Map {
+	tb.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: value, MaxEntries: entries})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { m.Close() })
+	return m
+}
+
+// lookup adds r0 = &m[*(u32 *)(fp - 4)], or a jump to absent.
+func lookup(f *emitFunc, m *ebpf.Map, absent emitLabel) {
+	f.add(asm.LoadMapPtr(asm.R1, m.FD()), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4), asm.FnMapLookupElem.Call())
+	f.jumpImm(asm.JEq, asm.R0, 0, asm.R0, absent)
+}
+
+func function(tb testing.TB, f *emitFunc, name string, params ...btf.FuncParam) asm.Instructions {
+	tb.Helper()
+	insns, err := f.finish()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	i32 := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
+	insns[0] = btf.WithFuncMetadata(insns[0], &btf.Func{
+		Name: name, Linkage: btf.GlobalFunc, Type: &btf.FuncProto{Return: i32, Params: params},
+	}).WithSymbol(name)
+	return insns
+}
+
+// harness returns a program that calls a classify that answers a constant, for ReplaceClassifier to
+// replace. With batch it answers kernelBatch keys a run, else one, the next one in each run.
+func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec {
+	tb.Helper()
+	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
+	key := btf.FuncParam{Name: "key", Type: &btf.Pointer{Target: &btf.Struct{
+		Name: "classify_key", Size: uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})),
+	}}}
+
+	main := &emitFunc{}
+	loop, out := main.label(), main.label()
+	main.add(asm.Mov.Imm(asm.R6, 0))
+	if batch {
+		main.place(loop)
+	} else {
+		main.add(asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word))
+		lookup(main, k.state, out)
+		main.add(
+			asm.LoadMem(asm.R6, asm.R0, 0, asm.Word),
+			asm.Mov.Reg(asm.R1, asm.R6), asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.Word),
+			asm.And.Imm(asm.R6, kernelBatch-1),
+		)
+	}
+	main.add(asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word))
+	lookup(main, k.keys, out)
+	main.add(asm.Mov.Reg(asm.R1, asm.R0))
+	main.call("classify")
+	if batch {
+		main.add(asm.Mov.Reg(asm.R7, asm.R0))
+		lookup(main, k.verdicts, out)
+		main.add(asm.StoreMem(asm.R0, 0, asm.R7, asm.Word), asm.Add.Imm(asm.R6, 1))
+		main.jumpImm(asm.JLT, asm.R6, kernelBatch, asm.R0, loop)
+	}
+	main.place(out)
+	main.ret(2)
+
+	constant := &emitFunc{}
+	constant.add(asm.Mov.Reg(asm.R6, asm.R1))
+	constant.jumpImm(asm.JEq, asm.R6, 0, asm.R0, constant.label())
+	constant.place(0)
+	constant.ret(0)
+
+	audit := &emitFunc{}
+	end := audit.label()
+	audit.add(asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Reg(asm.R7, asm.R2))
+	audit.jumpImm(asm.JEq, asm.R6, 0, asm.R0, end)
+	audit.add(asm.LoadMem(asm.R1, asm.R6, int16(unsafe.Offsetof(bpf.XDPClassifyKey{}.Pad))+2, asm.Word), asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
+	lookup(audit, k.audits, end)
+	audit.add(asm.LoadMem(asm.R1, asm.R0, 0, asm.Word))
+	audit.jumpImm(asm.JGE, asm.R1, kernelAudits-1, asm.R0, end)
+	audit.add(
+		asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.Word),
+		asm.LSh.Imm(asm.R1, 2), asm.Add.Reg(asm.R0, asm.R1), asm.StoreMem(asm.R0, 0, asm.R7, asm.Word),
+	)
+	audit.place(end)
+	audit.ret(0)
+
+	spec := &ebpf.ProgramSpec{Name: "acl_test", Type: ebpf.XDP, License: "GPL"}
+	spec.Instructions = append(spec.Instructions, function(tb, main, "main", btf.FuncParam{Name: "ctx", Type: &btf.Pointer{Target: &btf.Struct{Name: "xdp_md", Size: 24}}})...)
+	spec.Instructions = append(spec.Instructions, function(tb, constant, "classify", key)...)
+	spec.Instructions = append(spec.Instructions, function(tb, audit, "audit", key, btf.FuncParam{Name: "rule", Type: u32})...)
+	return spec
+}
+
+// newKernelClassifier loads a; nil stands for a constant classifier.
+func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
+	tb.Helper()
+	k := &kernelClassifier{
+		keys:     newMap(tb, "keys", uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})), kernelBatch),
+		verdicts: newMap(tb, "verdicts", 4, kernelBatch),
+		audits:   newMap(tb, "audits", 4*kernelAudits, kernelBatch),
+		state:    newMap(tb, "state", 4, 1),
+	}
+	spec := k.harness(tb, batch)
+	replace := a
+	if a == nil {
+		spec.Instructions = mustCalled(tb, spec.Instructions)
+	} else if err := ReplaceClassifier(spec, replace); err != nil {
+		tb.Fatal(err)
+	}
+	prog, err := ebpf.NewProgram(spec)
+	if err != nil {
+		var ve *ebpf.VerifierError
+		if errors.As(err, &ve) {
+			tb.Fatalf("%+v", ve.Log[max(0, len(ve.Log)-20):])
+		}
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { prog.Close() })
+	k.prog = prog
+	return k
+}
+
+func mustCalled(tb testing.TB, insns asm.Instructions) asm.Instructions {
+	tb.Helper()
+	insns, err := emitCalled(insns)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return insns
+}
+
+func (k *kernelClassifier) fill(tb testing.TB, keys []bpf.XDPClassifyKey) {
+	tb.Helper()
+	index, values := make([]uint32, len(keys)), make([]bpf.XDPClassifyKey, len(keys))
+	for i, key := range keys {
+		index[i], values[i] = uint32(i), key
+		values[i].Pad = [3]uint16{0, uint16(i), 0}
+	}
+	if _, err := k.keys.BatchUpdate(index, values, nil); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := k.audits.BatchUpdate(index, make([][kernelAudits]uint32, len(keys)), nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// classify answers kernelBatch keys.
+func (k *kernelClassifier) classify(tb testing.TB, keys []bpf.XDPClassifyKey) ([]uint32, [][kernelAudits]uint32) {
+	tb.Helper()
+	k.fill(tb, keys)
+	if ret, err := k.prog.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil || ret != 2 {
+		tb.Fatalf("run: %d, %v", ret, err)
+	}
+	index, verdicts, audits := make([]uint32, kernelBatch), make([]uint32, kernelBatch), make([][kernelAudits]uint32, kernelBatch)
+	var cursor ebpf.MapBatchCursor
+	if _, err := k.verdicts.BatchLookup(&cursor, index, verdicts, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		tb.Fatal(err)
+	}
+	cursor = ebpf.MapBatchCursor{}
+	if _, err := k.audits.BatchLookup(&cursor, index, audits, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		tb.Fatal(err)
+	}
+	return verdicts, audits
+}

@@ -1,0 +1,142 @@
+package flowtable
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Instructions returns the pipe as eBPF: the global function `classify`, which takes a pointer to
+// struct classify_key in host byte order (NULL: answers 0) and returns the verdict, and behind it the
+// functions that it calls, all with type information. Audit entries call the function
+// `audit(struct classify_key *, __u32 rule)`, which is not among them. It needs Linux 5.10. An error
+// says that the pipe is too large for a program, and for which limit.
+func (a *ACL) Instructions() (asm.Instructions, error) {
+	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
+	u64 := &btf.Int{Name: "unsigned long", Size: 8, Encoding: btf.Unsigned}
+	size := uint32(unsafe.Sizeof(bpf.XDPClassifyKey{}))
+	// Only the size matters to the verifier.
+	key := &btf.Struct{Name: "classify_key", Size: size, Members: []btf.Member{{
+		Name: "words", Type: &btf.Array{Index: u32, Type: u64, Nelems: size / u64.Size},
+	}}}
+	return a.instructions(&btf.Func{
+		Name: emitClassifyName, Linkage: btf.GlobalFunc,
+		Type: &btf.FuncProto{Return: u32, Params: []btf.FuncParam{{Name: "key", Type: &btf.Pointer{Target: key}}}},
+	})
+}
+
+// instructions emits the functions, classify with the type given.
+func (a *ACL) instructions(classify *btf.Func) (asm.Instructions, error) {
+	proto, ok := classify.Type.(*btf.FuncProto)
+	if !ok || len(proto.Params) != 1 {
+		return nil, fmt.Errorf("emit %s: it is not a function of one parameter", classify.Name)
+	}
+	funcs, err := emitACL(a)
+	if err != nil {
+		return nil, fmt.Errorf("emit %s: %w", classify.Name, err)
+	}
+	place := btf.FuncParam{Name: "place", Type: proto.Return}
+	types := map[emitKind]*btf.FuncProto{
+		emitClassify: proto,
+		emitSet:      {Return: proto.Return, Params: proto.Params},
+		emitPart: {
+			Return: &btf.Int{Name: "unsigned long", Size: 8, Encoding: btf.Unsigned},
+			Params: []btf.FuncParam{proto.Params[0], place},
+		},
+	}
+	var insns asm.Instructions
+	for _, fn := range funcs {
+		t := classify
+		if fn.kind != emitClassify {
+			t = &btf.Func{Name: fn.name, Type: types[fn.kind], Linkage: btf.GlobalFunc}
+		}
+		fn.insns[0] = btf.WithFuncMetadata(fn.insns[0], t).WithSymbol(fn.name)
+		insns = append(insns, fn.insns...)
+	}
+	return insns, nil
+}
+
+// ReplaceClassifier puts a in the place of the function `classify` of a program that holds it, as
+// loaded from the object or with another pipe in it, and takes out functions that nothing calls any
+// more. The spec's other programs are not touched. Large pipes refuse as Instructions does.
+func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
+	at := slices.IndexFunc(spec.Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == emitClassifyName })
+	if at < 0 {
+		return fmt.Errorf("replace classifier of program %s: it has no function %s", spec.Name, emitClassifyName)
+	}
+	fn := btf.FuncMetadata(&spec.Instructions[at])
+	if fn == nil {
+		return fmt.Errorf("replace classifier of program %s: function %s has no type information: was the object stripped?", spec.Name, emitClassifyName)
+	}
+	end := at + 1
+	for end < len(spec.Instructions) && spec.Instructions[end].Symbol() == "" {
+		end++
+	}
+	generated, err := a.instructions(fn)
+	if err != nil {
+		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+	}
+	// The new functions go before the old ones of the same name, if another pipe was there: the
+	// first function of a name is the one that stays.
+	insns := make(asm.Instructions, 0, len(spec.Instructions)+len(generated))
+	insns = append(insns, spec.Instructions[:at]...)
+	insns = append(insns, generated...)
+	insns = append(insns, spec.Instructions[end:]...)
+	insns, err = emitCalled(insns)
+	if err != nil {
+		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+	}
+	spec.Instructions = insns
+	return nil
+}
+
+// emitCalled returns the functions of a program that its first one calls, directly or not: the
+// verifier refuses others as unreachable. Functions of one name are the first of them.
+func emitCalled(insns asm.Instructions) (asm.Instructions, error) {
+	type function struct {
+		name string
+		body asm.Instructions
+	}
+	var functions []function
+	index := map[string]int{}
+	for i := 0; i < len(insns); {
+		end := i + 1
+		for end < len(insns) && insns[end].Symbol() == "" {
+			end++
+		}
+		name := insns[i].Symbol()
+		if name == "" {
+			return nil, errors.New("its first instruction has no symbol")
+		}
+		if _, again := index[name]; !again {
+			index[name] = len(functions)
+			functions = append(functions, function{name, insns[i:end]})
+		}
+		i = end
+	}
+	called := make([]bool, len(functions))
+	var visit func(i int)
+	visit = func(i int) {
+		called[i] = true
+		for _, name := range functions[i].body.FunctionReferences() {
+			if j, ok := index[name]; ok && !called[j] {
+				visit(j)
+			}
+		}
+	}
+	visit(0)
+	var kept asm.Instructions
+	for i, fn := range functions {
+		if called[i] {
+			kept = append(kept, fn.body...)
+		}
+	}
+	return kept, nil
+}
