@@ -163,6 +163,9 @@ func (l *loader) testService(p *TestPacket, n *Node, f map[string]*Node) {
 		if len(l.Errs) > before {
 			return
 		}
+		if d := f["dport"]; d != nil && len(matches) > 1 {
+			matches = slices.DeleteFunc(slices.Clone(matches), func(m ServiceMatch) bool { return !holdsPort(m.DstPorts, d.Text) })
+		}
 		if len(matches) != 1 {
 			l.Fail(service.Pos.Errorf("a packet has one protocol, and this service has %d alternatives", len(matches)).
 				WithHint("write a literal such as tcp/443"))
@@ -211,12 +214,16 @@ func (l *loader) testService(p *TestPacket, n *Node, f map[string]*Node) {
 	}
 }
 
+func holdsPort(ports []flowtable.U16Range, text string) bool {
+	v, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && slices.ContainsFunc(ports, func(r flowtable.U16Range) bool { return r.First <= uint16(v) && uint16(v) <= r.Last })
+}
+
 // testPortNumber returns the port that is given, or the only one of the service, or otherwise.
 func (l *loader) testPortNumber(n *Node, key string, of []flowtable.U16Range, at *Node, otherwise int) uint16 {
 	if n != nil {
 		v, ok := l.Int(n, key, 0, 65535)
-		inside := slices.ContainsFunc(of, func(r flowtable.U16Range) bool { return int(r.First) <= v && v <= int(r.Last) })
-		if ok && !inside {
+		if ok && !holdsPort(of, n.Text) {
 			l.Fail(n.Pos.Errorf("%s %d is not of the packet's service", key, v).WithHint("leave %s out, or say proto instead of service", key))
 		}
 		return uint16(v)

@@ -191,7 +191,10 @@ func (l *loader) zone(z *Zone, n *Node) {
 	if v := f["vlans"]; v != nil {
 		items := l.List(v)
 		for _, item := range items {
-			if id, ok := l.Int(item, "a VLAN id", 1, 4094); ok {
+			id, ok := l.Int(item, "a VLAN id", 1, 4094)
+			if ok && slices.Contains(z.VLANs, uint16(id)) {
+				l.Fail(item.Pos.Errorf("VLAN %d is given twice", id))
+			} else if ok {
 				z.VLANs = append(z.VLANs, uint16(id))
 			}
 		}

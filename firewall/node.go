@@ -62,8 +62,12 @@ func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
 			Hint: "keep long lists in the files of sets"}}
 	}
 	for i, line := range t.lines {
+		at := strings.IndexRune(line, colonMark)
 		if !utf8.ValidString(line) {
-			return nil, Errors{t.pos(i+1, 1+utf8.RuneCountInString(line[:invalidAt(line)])).Errorf("file is not UTF-8 text")}
+			at = invalidAt(line)
+		}
+		if at >= 0 {
+			return nil, Errors{t.pos(i+1, 1+utf8.RuneCountInString(line[:at])).Errorf("file is not UTF-8 text")}
 		}
 	}
 	// The parser is not ours: what it cannot digest must end as a message, not as a crash.
@@ -72,7 +76,7 @@ func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
 			docs, errs = nil, Errors{t.pos(1, 1).Errorf("read YAML: unsupported construct")}
 		}
 	}()
-	file, err := parser.ParseBytes([]byte(strings.Join(t.lines, "\n")), 0, parser.AllowDuplicateMapKey())
+	file, err := parser.ParseBytes([]byte(markColons(strings.Join(t.lines, "\n"))), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, Errors{t.syntax(err)}
 	}
@@ -83,6 +87,39 @@ func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
 	}
 	return docs, t.errs
 }
+
+// colonMark, a code point that no text may hold, stands for a colon that belongs to a plain value.
+// The parser would end the value there when it is in a list inside braces, as in
+// {addresses: [2001:db8::/32]}.
+const colonMark = '\ufdd0'
+
+// markColons puts colonMark in the place of colons that YAML 1.2 (section 7.3.3) counts to the value
+// around them: those before which no quoted or bracketed value ends and behind which something other
+// than white space or an end of a list follows. It is kinder than YAML to the second of two colons,
+// so that fe80:: needs no quotes anywhere. A mark inside quotes or a comment does no harm, since all
+// marks are taken back.
+func markColons(text string) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	marked := false
+	for i := 0; i < len(text); i++ {
+		if text[i] != ':' {
+			b.WriteByte(text[i])
+			marked = false
+			continue
+		}
+		after := i+1 < len(text) && !strings.ContainsRune(" \t\n,[]{}", rune(text[i+1]))
+		before := i == 0 || !strings.ContainsRune("\"']}", rune(text[i-1]))
+		if marked = marked || before && after; marked {
+			b.WriteRune(colonMark)
+		} else {
+			b.WriteByte(':')
+		}
+	}
+	return b.String()
+}
+
+func unmark(text string) string { return strings.ReplaceAll(text, string(colonMark), ":") }
 
 // invalidAt returns the byte offset of the first invalid sequence.
 func invalidAt(s string) int {
@@ -125,16 +162,13 @@ func (t *tree) at(n ast.Node) Pos {
 func (t *tree) syntax(err error) Error {
 	var syntax *yaml.SyntaxError
 	if !errors.As(err, &syntax) || syntax.Token == nil || syntax.Token.Position == nil {
-		message, _, _ := strings.Cut(err.Error(), "\n")
+		message, _, _ := strings.Cut(unmark(err.Error()), "\n")
 		return t.pos(1, 1).Errorf("not YAML: %s", message)
 	}
 	p := syntax.Token.Position
-	e := t.pos(p.Line, p.Column).Errorf("not YAML: %s", syntax.Message)
-	switch {
-	case strings.Contains(e.Source, "\t"):
+	e := t.pos(p.Line, p.Column).Errorf("not YAML: %s", unmark(syntax.Message))
+	if strings.Contains(e.Source, "\t") {
 		e.Hint = "indent with spaces, not tabs"
-	case strings.Contains(e.Source, "::"):
-		e.Hint = `quote an address that begins or ends with a colon, as in "::1"`
 	}
 	return e
 }
@@ -148,10 +182,10 @@ func (t *tree) node(n ast.Node, depth int) *Node {
 	switch n := n.(type) {
 	case *ast.NullNode:
 	case *ast.StringNode:
-		out.Kind, out.Text = ScalarNode, n.Value
+		out.Kind, out.Text = ScalarNode, unmark(n.Value)
 		out.Quoted = n.Token.Type != token.StringType
 	case *ast.LiteralNode:
-		out.Kind, out.Text, out.Quoted = ScalarNode, n.Value.Value, true
+		out.Kind, out.Text, out.Quoted = ScalarNode, unmark(n.Value.Value), true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		out.Kind, out.Text = ScalarNode, n.GetToken().Value
 	case *ast.SequenceNode:
@@ -171,7 +205,7 @@ func (t *tree) node(n ast.Node, depth int) *Node {
 		t.errs = append(t.errs, out.Pos.Errorf("anchors and aliases are not supported").
 			WithHint("write the value out, or give it a name among sets, workloads or services"))
 	case *ast.TagNode:
-		t.errs = append(t.errs, out.Pos.Errorf("tags are not supported").WithHint("leave %s out", n.GetToken().Value))
+		t.errs = append(t.errs, out.Pos.Errorf("tags are not supported").WithHint("leave %s out", unmark(n.GetToken().Value)))
 	default:
 		t.errs = append(t.errs, out.Pos.Errorf("unsupported YAML construct"))
 	}
@@ -186,7 +220,7 @@ func (t *tree) field(out *Node, v *ast.MappingValueNode, depth int) {
 	f := Field{Pos: t.at(v.Key)}
 	switch k := v.Key.(type) {
 	case *ast.StringNode:
-		f.Key = k.Value
+		f.Key = unmark(k.Value)
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.NullNode:
 		f.Key = k.GetToken().Value
 	case *ast.MergeKeyNode:

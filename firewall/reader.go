@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -45,11 +46,7 @@ func (r *Reader) Fields(n *Node, what string, known []string) map[string]*Node {
 // Text returns a scalar's text. What names the value in messages.
 func (r *Reader) Text(n *Node, what string) (string, bool) {
 	if n.Kind != ScalarNode {
-		e := n.Pos.Errorf("%s must be a single value, not %s", what, n.Kind)
-		if n.Kind == MapNode && strings.Contains(n.Pos.Source, "::") {
-			e.Hint = `quote an address that begins or ends with a colon, as in "fe80::"`
-		}
-		r.Fail(e)
+		r.Fail(n.Pos.Errorf("%s must be a single value, not %s", what, n.Kind))
 		return "", false
 	}
 	return n.Text, true
@@ -157,15 +154,20 @@ func Unknown(p Pos, what, word string, known []string, otherwise string) Error {
 	return e
 }
 
-// nearest returns the known word with the fewest edits to word, "" if none is near.
+// nearest returns the known word with the fewest edits to word, of several the one of most nearly the
+// same length, then the first in the alphabet; "" if none is near.
 func nearest(word string, known []string) string {
 	if len(word) > 2*maxName {
 		return ""
 	}
 	best, distance := "", max(1, min(3, utf8.RuneCountInString(word)/2))+1
+	longer := func(k string) int { return max(len(k)-len(word), len(word)-len(k)) }
 	for _, k := range known {
 		d := edits(strings.ToLower(word), strings.ToLower(k))
-		if d < distance || d == distance && best != "" && k < best {
+		if d > distance || d == distance && best == "" {
+			continue
+		}
+		if d < distance || cmp.Or(cmp.Compare(longer(k), longer(best)), cmp.Compare(k, best)) < 0 {
 			best, distance = k, d
 		}
 	}
