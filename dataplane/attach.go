@@ -62,6 +62,9 @@ func (p *Plane) takePorts() error {
 	if err := p.fillTables(p.ports); err != nil {
 		return err
 	}
+	if err := p.copyLocals(); err != nil {
+		return err
+	}
 	for _, step := range []func(*Port) error{p.attachGuard, p.addDevice, p.attachXDP, p.openInline} {
 		each(step)
 		if err := errors.Join(errs...); err != nil {

@@ -8,21 +8,17 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
-
-// Classifier puts compiled rules in the place of the classify function of a program.
-type Classifier interface {
-	Replace(spec *ebpf.ProgramSpec) error
-}
 
 // Generation is one policy, ready to run.
 type Generation struct {
 	// Epoch numbers the policy. Flows with an epoch older by signed comparison are judged again, so
 	// it rises with every change that may refuse what was allowed.
 	Epoch uint32
-	// Classifier holds the rules; nil refuses everything.
-	Classifier Classifier
-	// Rules is the highest rule id that the classifier answers. Ids beyond Sizes.Rules have no counter.
+	// ACL holds the rules; nil refuses everything.
+	ACL *flowtable.ACL
+	// Rules is the highest rule id in ACL. It must be below Sizes.Rules, or it has no counter.
 	Rules int
 	// MACs gives the identities of source MAC addresses, all above 0. Flows keep the identity of their
 	// opener, so a number must not change its meaning from one generation to the next.
@@ -110,9 +106,9 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 	for mac, identity := range g.MACs {
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
-	if g.Classifier != nil {
+	if g.ACL != nil {
 		for _, name := range []string{bpf.XDPProgSoftdpu, bpf.XDPProgGuard} {
-			if err := g.Classifier.Replace(spec.Programs[name]); err != nil {
+			if err := flowtable.ReplaceClassifier(spec.Programs[name], g.ACL); err != nil {
 				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
 			}
 		}

@@ -5,7 +5,7 @@
 // XDP remembers of routes and neighbours in step with the kernel. Close gives everything back.
 //
 //	plane, err := dataplane.Open(dataplane.Options{FlowsMax: 1_000_000})
-//	err = plane.Publish(dataplane.Generation{Epoch: 1, Classifier: compiled})
+//	err = plane.Publish(dataplane.Generation{Epoch: 1, ACL: compiled})
 //	err = plane.Attach(ports)
 //	routes, err := plane.WatchRoutes()
 //	err = routes.Run(ctx) // until ctx is done
@@ -19,6 +19,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,6 +57,7 @@ type Plane struct {
 	placed bool           // by Attach or Place
 	undo   []func() error // of Attach, in the order of doing
 	notes  []string
+	locals map[netip.Prefix]bool // what the map of that name holds
 }
 
 // kernel is what the running kernel offers.

@@ -68,31 +68,36 @@ func (p *Plane) setForwarding() error {
 	if forwarded4 == "1" || forwarded6 == "1" {
 		p.notes = append(p.notes, "the kernel's forwarding was on before: once softdpu has stopped the kernel forwards by itself again")
 	}
-	global6 := false
 	for _, dev := range p.routedDevices() {
-		if err := p.setSysctl("ipv4/conf/"+dev+"/forwarding", "1"); err != nil {
-			return err
-		}
-		err := fs.ErrNotExist
-		if p.kernel.force6 {
-			err = p.setSysctl("ipv6/conf/"+dev+"/force_forwarding", "1")
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			global6 = true
-		} else if err != nil {
+		if err := p.forwardDevice(dev); err != nil {
 			return err
 		}
 	}
-	if !global6 {
-		return nil
+	return nil
+}
+
+// forwardDevice turns on the switches of one device; for IPv6 the one of all devices where it has none.
+func (p *Plane) forwardDevice(dev string) error {
+	if err := p.setSysctl(filepath.Join("ipv4/conf", dev, "forwarding"), "1"); err != nil {
+		return err
 	}
-	return p.setForwarding6()
+	err := fs.ErrNotExist
+	if p.kernel.force6 {
+		err = p.setSysctl(filepath.Join("ipv6/conf", dev, "force_forwarding"), "1")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.setForwarding6()
+	}
+	return err
 }
 
 // setForwarding6 turns on the switch of all devices, which writes every device's own: those are
 // remembered one by one.
 func (p *Plane) setForwarding6() error {
 	const dir = "ipv6/conf"
+	if on, err := readSysctl(filepath.Join(dir, "all/forwarding")); err == nil && on == "1" {
+		return nil
+	}
 	entries, err := os.ReadDir(filepath.Join(procSysNet, dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // a kernel without IPv6

@@ -27,10 +27,12 @@ const (
 	zoneNone = 0
 	zoneHost = 1
 
-	nexthopHost  = 1
-	nexthopPort  = 2
-	nexthopFirst = 128
-	nexthopReady = 1
+	nexthopHost    = 1
+	nexthopPort    = 2
+	nexthopFirst   = 128
+	nexthopPending = 2
+	nexthopReady   = 3
+	nexthopKeep    = 4096
 )
 
 // perfectHash returns a multiplier under which every interface index has a slot of its own, the slot
@@ -184,4 +186,12 @@ func words(a netip.Addr) (w [4]uint32) {
 		w[i] = binary.NativeEndian.Uint32(b[4*i:])
 	}
 	return w
+}
+
+// gatewayBytes is the inverse of words.
+func gatewayBytes(w *[4]uint32) (b [16]byte) {
+	for i, v := range w {
+		binary.NativeEndian.PutUint32(b[4*i:], v)
+	}
+	return b
 }

@@ -1,0 +1,148 @@
+package dataplane
+
+import (
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+func TestSizes(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		options Options
+		want    Sizes
+	}{
+		{"defaults", Options{}, Sizes{1_000_000, 500_000, 524_288, 10, 15_625, 1024, 4096}},
+		{"one flow", Options{FlowsMax: 1, HalfOpenShare: 0.1}, Sizes{1, 1, 2, 0, 1024, 1024, 4096}},
+		{"not a power of two", Options{FlowsMax: 100_000, HalfOpenShare: 0.25}, Sizes{100_000, 25_000, 65_536, 10, 1562, 1024, 4096}},
+		{"exactly twice", Options{FlowsMax: 65_536}, Sizes{65_536, 32_768, 32_768, 10, 1024, 1024, 4096}},
+		{"few groups, few locks", Options{FlowsMax: 256}, Sizes{256, 128, 128, 3, 1024, 1024, 4096}},
+		{"many", Options{FlowsMax: 16_000_000, Rules: 100_000}, Sizes{16_000_000, 8_000_000, 8_388_608, 10, 65_536, 1024, 262_144}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := tt.options.Sizes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != tt.want {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+			if int64(got.Groups)*groupSlots < 2*got.FlowsMax {
+				t.Errorf("%d groups have fewer than twice %d slots", got.Groups, got.FlowsMax)
+			}
+		})
+	}
+}
+
+func TestSizesRefused(t *testing.T) {
+	for _, tt := range []struct {
+		options Options
+		want    string
+	}{
+		{Options{FlowsMax: -1}, "flows.max is -1"},
+		{Options{FlowsMax: 1 << 30}, "between 1 and 134217728"},
+		{Options{HalfOpenShare: 1.5}, "half_open_share is 1.5"},
+		{Options{HalfOpenShare: -0.5}, "half_open_share is -0.5"},
+		{Options{Rules: 1 << 24}, "at most 16777215"},
+		{Options{Ethertypes: make([]uint16, 9)}, "at most 8"},
+	} {
+		if _, err := tt.options.Sizes(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v: got error %v, want one with %q", tt.options, err, tt.want)
+		}
+	}
+}
+
+// The numbers of abi.h and maps.h that are written down here again.
+func TestABI(t *testing.T) {
+	var text string
+	for _, name := range []string{"../bpf/abi.h", "../bpf/maps.h"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(b)
+	}
+	for name, want := range map[string]uint64{
+		"PORT_MAX": portMax, "PORT_SLOTS": portSlots,
+		"PORT_INLINE": portInline, "PORT_VLANS": portVLANs, "PORT_FIX_CHECKSUM": portFixChecksum, "PORT_UP": portUp,
+		"ZONE_NONE": zoneNone, "ZONE_HOST": zoneHost,
+		"NEXTHOP_HOST": nexthopHost, "NEXTHOP_PORT": nexthopPort, "NEXTHOP_FIRST": nexthopFirst,
+		"NEXTHOP_PENDING": nexthopPending, "NEXTHOP_READY": nexthopReady, "NEXTHOP_KEEP": nexthopKeep,
+		"GROUP_SLOTS": groupSlots, "STRIPES": 1 << stripeBitsMax, "TICK_SHIFT": TickShift,
+	} {
+		m := regexp.MustCompile(`(?m)^#define ` + name + `\s+(\w+)`).FindStringSubmatch(text)
+		if m == nil {
+			t.Errorf("%s is not defined", name)
+			continue
+		}
+		if got, err := strconv.ParseUint(m[1], 0, 64); err != nil || got != want {
+			t.Errorf("%s is %s, here %d", name, m[1], want)
+		}
+	}
+	// What changes together must lie in one word.
+	var p bpf.XDPPort
+	if unsafe.Offsetof(p.Mac)/8 != unsafe.Offsetof(p.Mtu)/8 || unsafe.Offsetof(p.Ifindex)/8 != unsafe.Offsetof(p.Pair)/8 {
+		t.Error("MAC and MTU, or index and flags, of a port are in two words")
+	}
+}
+
+func TestPerfectHash(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for round := range 200 {
+		indices := make([]uint32, 1+random.IntN(portMax))
+		first := random.Uint32N(1 << 20)
+		taken := make(map[uint32]bool)
+		for i := range indices {
+			indices[i] = first + uint32(i) // as devices made one after the other have
+			if round%2 == 0 {
+				for indices[i] = 0; indices[i] == 0 || taken[indices[i]]; {
+					indices[i] = random.Uint32N(1<<31-1) + 1
+				}
+			}
+			taken[indices[i]] = true
+		}
+		mul, err := perfectHash(indices)
+		if err != nil {
+			t.Fatalf("%d indices: %v", len(indices), err)
+		}
+		slots := make(map[uint32]uint32)
+		for _, index := range indices {
+			slot := index * mul >> 24
+			if other, ok := slots[slot]; ok || slot >= portSlots {
+				t.Fatalf("multiplier %d puts %d and %d into slot %d", mul, index, other, slot)
+			}
+			slots[slot] = index
+		}
+	}
+}
+
+func TestPerfectHashImpossible(t *testing.T) {
+	if _, err := perfectHash([]uint32{7, 7}); err == nil {
+		t.Error("two equal indices were kept apart")
+	}
+}
+
+func TestParseRelease(t *testing.T) {
+	for release, want := range map[string]kernel{
+		"6.18.44-fc": {major: 6, minor: 18}, "5.15.0-91-generic": {major: 5, minor: 15}, "7.1": {major: 7, minor: 1},
+		"6.1-rc3": {major: 6, minor: 1},
+	} {
+		if got, err := parseRelease(release); err != nil || got != want {
+			t.Errorf("%s: got %+v, %v", release, got, err)
+		}
+	}
+	if _, err := parseRelease("linux"); err == nil {
+		t.Error("a release without numbers was read")
+	}
+	if k := (kernel{major: 5, minor: 15}); !k.atLeast(5, 15) || k.atLeast(5, 16) || k.atLeast(6, 0) || !k.atLeast(4, 20) {
+		t.Error("versions are compared wrongly")
+	}
+}
