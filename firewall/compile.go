@@ -303,7 +303,7 @@ func (c *compiler) rule(id uint32, r *Rule) {
 	}
 	verdict := flowtable.Verdict(id, uint32(actionCodes[r.Action]), flags)
 	from, to := c.selector(&r.From), c.selector(&r.To)
-	before := len(c.entries)
+	var entries []flowtable.ACLEntry
 	for _, f := range from {
 		for _, t := range to {
 			for _, s := range spans(r.Services) {
@@ -314,14 +314,18 @@ func (c *compiler) rule(id uint32, r *Rule) {
 				}
 				setSpan(&e, s)
 				if possible(f.addrs, t.addrs, s.family) {
-					c.entries = append(c.entries, e)
+					entries = append(entries, e)
 				}
 			}
 		}
 	}
-	if len(c.entries) == before {
+	if len(entries) == 0 {
 		c.warn(r.Pos.Errorf("rule %q can never match", r.Name).WithHint("%s", neverHint(from, to, r)))
 	}
+	if r.Audit {
+		entries = disjoint(entries, uint16(len(c.out.MACs)))
+	}
+	c.entries = append(c.entries, entries...)
 }
 
 var actionCodes = [...]bpf.XDPAction{Allow: bpf.XDPActionACTION_ALLOW, Deny: bpf.XDPActionACTION_DENY, Reject: bpf.XDPActionACTION_REJECT}

@@ -1,0 +1,77 @@
+package firewall
+
+import (
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// FuzzPolicy: no text crashes the parser or the compiler; every error points into the text; what is
+// accepted compiles, twice to the same, into entries that a pipe takes.
+func FuzzPolicy(f *testing.F) {
+	f.Add(good)
+	if text, err := os.ReadFile("testdata/branch.yaml"); err == nil {
+		f.Add(string(text))
+	}
+	f.Add(head + "zones: {a: {ports: [p], vlans: [1, 2]}}\nrules:\n  - name: r\n    from: {zone: a, labels: {x: y}}\n    to: [host]\n    action: allow\n")
+	f.Add("a: [\"\\u263a\", 'it''s', |\n  x\n]\n")
+	f.Add("? a\n: - b\n  - &x c\n  - *x\n<<: {z: 1}\n--- !!map\n...\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		lines := strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(text, "\ufeff")), "\n")
+		inside := func(e Error) {
+			if e.Line == 0 {
+				return
+			}
+			if e.File != "p.yaml" || e.Line < 1 || e.Line > len(lines) || e.Column < 1 || e.Column > utf8.RuneCountInString(lines[e.Line-1])+1 || e.Source != lines[e.Line-1] {
+				t.Fatalf("error outside the file: %+v", e)
+			}
+			if e.Msg == "" || !strings.Contains(e.Render(), "p.yaml:") {
+				t.Fatalf("error without words: %+v", e)
+			}
+		}
+		p, err := Parse([]Source{{Name: "p.yaml", Text: []byte(text)}}, nil)
+		if err != nil {
+			var errs Errors
+			if !errors.As(err, &errs) || len(errs) == 0 {
+				t.Fatalf("error is %T", err)
+			}
+			for _, e := range errs {
+				inside(e)
+			}
+			return
+		}
+		c, err := Compile(p, CompileOptions{Now: day})
+		again, errAgain := Compile(p, CompileOptions{Now: day})
+		if !reflect.DeepEqual(c, again) || !reflect.DeepEqual(err, errAgain) {
+			t.Fatal("two compilations differ")
+		}
+		if err != nil {
+			var errs Errors
+			if !errors.As(err, &errs) {
+				t.Fatalf("error is %T", err)
+			}
+			return
+		}
+		for _, w := range c.Warnings {
+			inside(w)
+		}
+		for _, r := range RunTests(c, linear(c.Entries), nil) {
+			if r.Err != nil {
+				inside(*r.Err)
+			}
+		}
+		if _, err := flowtable.CompileACL(c.Entries); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range c.Entries {
+			if int(e.Verdict&0xffffff) >= len(c.Rules) {
+				t.Fatalf("entry of rule %d of %d", e.Verdict&0xffffff, len(c.Rules))
+			}
+		}
+	})
+}
