@@ -6,15 +6,12 @@ import "encoding/binary"
 const (
 	icmpEchoReply      = 0
 	icmpUnreachable    = 3
-	icmpEcho           = 8
 	icmpTimeExceeded   = 11
 	icmpParameter      = 12
-	icmpTimestamp      = 13
 	icmpTimestampReply = 14
 
 	icmp6Unreachable = 1
 	icmp6Parameter   = 4
-	icmp6Echo        = 128
 	icmp6EchoReply   = 129
 	icmp6Router      = 133 // solicitation; the neighbour discovery types run from here ...
 	icmp6Redirect    = 137 // ... to here
@@ -24,7 +21,7 @@ const (
 func kindOf(family, typ uint8) Kind {
 	if family == 4 {
 		switch typ {
-		case icmpEcho, icmpTimestamp:
+		case EchoRequest4, Timestamp4:
 			return Query
 		case icmpEchoReply, icmpTimestampReply:
 			return Reply
@@ -34,7 +31,7 @@ func kindOf(family, typ uint8) Kind {
 		return Other
 	}
 	switch {
-	case typ == icmp6Echo:
+	case typ == EchoRequest6:
 		return Query
 	case typ == icmp6EchoReply:
 		return Reply
@@ -79,7 +76,7 @@ func (in *Inner) decodeIPv4(b []byte) bool {
 	copy(in.Dst[:4], b[16:20])
 	in.Proto = b[9]
 	in.Later = binary.BigEndian.Uint16(b[6:])&ipv4OffsetMask != 0
-	return in.Later || in.decodeTransport(b[header:], 4)
+	return in.decodeTransport(b[header:], 4)
 }
 
 func (in *Inner) decodeIPv6(b []byte) bool {
@@ -93,7 +90,7 @@ func (in *Inner) decodeIPv6(b []byte) bool {
 		return false
 	}
 	in.Proto, in.Later = c.proto, c.later
-	return in.Later || in.decodeTransport(b[c.l4:], 6)
+	return in.decodeTransport(b[c.l4:], 6)
 }
 
 func (in *Inner) decodeTransport(b []byte, family uint8) bool {
@@ -101,10 +98,11 @@ func (in *Inner) decodeTransport(b []byte, family uint8) bool {
 		return false
 	}
 	switch {
+	case in.Later:
 	case in.Proto == ProtoTCP, in.Proto == ProtoUDP:
 		in.SrcPort, in.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	case in.Proto == ProtoICMP && family == 4, in.Proto == ProtoICMPv6 && family == 6:
-		in.Kind = kindOf(family, b[0])
+		in.Type, in.Kind = b[0], kindOf(family, b[0])
 		in.ID = binary.BigEndian.Uint16(b[4:])
 	}
 	return true

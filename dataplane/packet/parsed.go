@@ -118,6 +118,13 @@ func (t *TCP) End() uint32 {
 	return end
 }
 
+// Query types that other packages compare with.
+const (
+	EchoRequest4 = 8
+	Timestamp4   = 13
+	EchoRequest6 = 128
+)
+
 // Kind sorts ICMP and ICMPv6 messages by what a stateful filter does with them.
 type Kind uint8
 
@@ -144,6 +151,7 @@ type Inner struct {
 	Later            bool   // a later fragment: no transport header, nothing below is valid
 	SrcPort, DstPort uint16 // of TCP and UDP, else 0
 	Kind             Kind   // of ICMP over IPv4 and ICMPv6 over IPv6, else Other
+	Type             uint8  // valid iff Kind is Query
 	ID               uint16 // valid iff Kind is Query
 }
 

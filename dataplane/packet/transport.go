@@ -61,19 +61,19 @@ func (p *Parsed) decodeTransport() Failure {
 		p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		return OK
 	case ProtoICMP:
-		if short {
-			return BadICMP
-		}
 		if p.Family != 4 {
 			return ForeignICMP
 		}
+		if short {
+			return BadICMP
+		}
 		return p.decodeICMP(b)
 	case ProtoICMPv6:
-		if short {
-			return BadICMPv6
-		}
 		if p.Family != 6 {
 			return ForeignICMP
+		}
+		if short {
+			return BadICMPv6
 		}
 		return p.decodeICMP(b)
 	default:

@@ -1,0 +1,57 @@
+package flowtable
+
+import "github.com/softdpu/softdpu/bpf"
+
+// Counters are what an Executor counts beside the flows themselves, like the maps of bpf/maps.h.
+// Every packet that is not forwarded counts in exactly one of Reasons and Passes.
+type Counters struct {
+	Reasons [bpf.XDPReasonREASON_LEN]bpf.XDPCounter  // bytes of frames as they arrived
+	Passes  [bpf.XDPPassCausePASS_LEN]bpf.XDPCounter // bytes of frames as they arrived
+	Rules   []bpf.XDPRuleCounter                     // by rule id, 0 = no rule matched; bytes of IP packets
+}
+
+// Dropped returns how many packets were not forwarded, for any reason.
+func (c *Counters) Dropped() (packets uint64) {
+	for i := range c.Reasons {
+		packets += c.Reasons[i].Packets
+	}
+	return packets
+}
+
+func (c *Counters) reason(r bpf.XDPReason, bytes int) {
+	c.Reasons[r].Packets++
+	c.Reasons[r].Bytes += uint64(bytes)
+}
+
+func (c *Counters) pass(cause bpf.XDPPassCause, bytes int) {
+	c.Passes[cause].Packets++
+	c.Passes[cause].Bytes += uint64(bytes)
+}
+
+// rule adds to what a rule counted. Rules beyond the policy's do not count: their flows outlived it.
+func (c *Counters) rule(id uint32, packets, bytes uint64) {
+	if int(id) < len(c.Rules) {
+		c.Rules[id].Packets += packets
+		c.Rules[id].Bytes += bytes
+	}
+}
+
+// move takes what a flow counted so far to the account of the rule that judged it till now. The flow
+// keeps its counts and credits them all to its last rule, which is therefore charged with them here:
+// the sum is right once the flow ends, and in between modulo 2^64.
+func (c *Counters) move(from, to uint32, packets, bytes uint64) {
+	c.rule(from, packets, bytes)
+	c.rule(to, -packets, -bytes)
+}
+
+func (c *Counters) judged(id uint32, now uint32) {
+	if int(id) < len(c.Rules) {
+		c.Rules[id].Judged++
+		c.Rules[id].Last = now
+	}
+}
+
+// Credit adds the counts of a flow that ended, as Table.Scan reports it, to its rule.
+func (c *Counters) Credit(f *Flow) {
+	c.rule(f.Rule, f.Packets[0]+f.Packets[1], f.Bytes[0]+f.Bytes[1])
+}

@@ -1,0 +1,148 @@
+package flowtable
+
+import (
+	"fmt"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
+)
+
+// Flags of a port (abi.h: PORT_*).
+const (
+	PortInline      = 0x01 // bump in the wire: the peer port is the egress
+	PortVLANs       = 0x02 // some zone has VLANs on this port
+	PortFixChecksum = 0x04 // complete checksums that are still the bare pseudo-header sum
+)
+
+// Next hops with a fixed index, and the states of those that look-ups fill (abi.h: NEXTHOP_*).
+const (
+	NexthopNone = 0
+	NexthopHost = 1 // the gateway itself
+	NexthopPort = 2 // NexthopPort + port id: that port as it is
+
+	NexthopPending = 2 // gateway known, its MAC not
+	NexthopReady   = 3
+)
+
+// Classifier answers which rule decides about the opening packet of a flow. It calls audit with the
+// rule of every entry that matched but does not decide. ACL is one.
+type Classifier interface {
+	Classify(key *bpf.XDPClassifyKey, audit func(rule uint32)) uint32
+}
+
+// Config is what an Executor works with.
+type Config struct {
+	Ports      []bpf.XDPPort
+	VLANZones  map[uint32]uint8   // zone of tagged frames, by VLANKey
+	Ethertypes []uint16           // passed between inline ports beside IP and ARP
+	MACs       map[[6]byte]uint16 // identity of a source MAC that the policy names
+	Nexthops   []bpf.XDPNexthop   // by index; the caller may change elements between packets
+	Table      *Table             // of NewTable; this Executor's alone
+	Fragments  int                // groups of four datagrams; a power of two
+	Epoch      uint32             // of the policy
+	Classifier Classifier         // of the policy
+	Rules      int                // of the policy: rule ids run from 1 to Rules
+}
+
+// VLANKey is the key of Config.VLANZones.
+func VLANKey(port uint8, vlan uint16) uint32 { return uint32(port)<<12 | uint32(vlan) }
+
+// rejectBuckets bound the answers to refused packets, 10 a second and hash of the source.
+const (
+	rejectBuckets = 4096
+	rejectRate    = 10
+)
+
+// Executor carries packets through the packet path, one at a time. It belongs to one goroutine.
+type Executor struct {
+	Counters Counters
+
+	cfg     Config
+	ports   map[uint32]*bpf.XDPPort
+	frags   *fragments
+	rejects []bpf.XDPRejectBucket
+	audit   func(rule uint32)
+
+	// the packet at hand
+	p   packet.Parsed
+	w   work
+	key bpf.XDPClassifyKey
+}
+
+// NewExecutor checks cfg and makes an Executor of it.
+func NewExecutor(cfg Config) (*Executor, error) {
+	if cfg.Table == nil || cfg.Classifier == nil {
+		return nil, fmt.Errorf("make executor: no table or no classifier")
+	}
+	e := &Executor{
+		cfg:     cfg,
+		ports:   make(map[uint32]*bpf.XDPPort, len(cfg.Ports)),
+		rejects: make([]bpf.XDPRejectBucket, rejectBuckets),
+	}
+	for i := range cfg.Ports {
+		port := &e.cfg.Ports[i]
+		if port.Flags&PortInline != 0 {
+			if int(port.Peer) >= len(cfg.Nexthops) || cfg.Nexthops[port.Peer].State != NexthopReady {
+				return nil, fmt.Errorf("make executor: port %d is inline and its peer, next hop %d, is not there", port.Id, port.Peer)
+			}
+		}
+		e.ports[port.Ifindex] = port
+	}
+	var err error
+	if e.frags, err = newFragments(cfg.Fragments, cfg.Table.cfg.Seed); err != nil {
+		return nil, fmt.Errorf("make executor: %w", err)
+	}
+	e.audit = func(rule uint32) { e.Counters.judged(rule, e.w.tick) }
+	e.Publish(cfg.Epoch, cfg.Classifier, cfg.Rules)
+	return e, nil
+}
+
+// Publish puts another policy in force with the next packet. Counters of rules that both policies
+// have are kept: it is the compiler that keeps ids.
+func (e *Executor) Publish(epoch uint32, c Classifier, rules int) {
+	e.cfg.Epoch, e.cfg.Classifier = epoch, c
+	if n := rules + 1 - len(e.Counters.Rules); n > 0 {
+		e.Counters.Rules = append(e.Counters.Rules, make([]bpf.XDPRuleCounter, n)...)
+	}
+}
+
+// Table returns the flow table.
+func (e *Executor) Table() *Table { return e.cfg.Table }
+
+// Route is the answer of a route look-up for the packet at hand. It is used only if the packet needs
+// one, and never by inline ports.
+type Route struct {
+	Nexthop uint32        // index into Config.Nexthops, which tells the zone; or NexthopNone
+	Reason  bpf.XDPReason // with NexthopNone: why there is none
+}
+
+// Outcome is what happens to a packet.
+type Outcome uint8
+
+const (
+	Drop    Outcome = iota
+	Pass            // to the kernel's stack, unchanged
+	Forward         // out by Result.Port
+	Answer          // Result.Frame goes back by the port of arrival; the packet itself is dropped
+)
+
+// String returns the outcome's name.
+func (v Outcome) String() string {
+	return [...]string{"drop", "pass", "forward", "answer"}[v&3]
+}
+
+// Result is what Process says of a packet.
+type Result struct {
+	Verdict  Outcome
+	Reason   bpf.XDPReason // REASON_NONE if it was not refused
+	Rule     uint32        // that decided: of the flow, else of the refusal; 0 = none
+	Action   bpf.XDPAction // of that rule; ACTION_NONE if none was asked
+	Pass     uint8         // 1 + pass cause; 0 = not passed, or passed with a Reason for its ICMP error
+	Port     uint8         // id of the egress, valid iff Verdict is Forward or Answer
+	From, To uint8         // zones, once known
+	Leg      uint8         // 1 + leg of the flow that the packet met; 0 = none
+	Nexthop  uint32        // as far as it got
+	Word     uint64        // of that flow, afterwards
+	Flow     FlowID        // valid iff Leg is not 0
+	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer
+}

@@ -1,0 +1,68 @@
+package flowtable
+
+import (
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
+)
+
+// sort fills the flow's tuple from the packet, or from the one that an ICMP error quotes. done means
+// that the packet needs no flow, or is refused.
+func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
+	p := &e.p
+	w.tuple = Tuple{
+		Family: p.Family, Proto: p.Proto, Domain: w.domain,
+		Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort,
+	}
+	if p.Proto != packet.ProtoICMP && p.Proto != packet.ProtoICMPv6 {
+		return reasonNone, false
+	}
+	w.query = packet.EchoRequest4 << 8
+	if p.Family == 6 {
+		w.query = packet.EchoRequest6 << 8
+	}
+	if p.Piece == packet.Later {
+		return reasonNone, false
+	}
+	switch p.ICMP.Kind {
+	case packet.Query:
+		w.tuple.SrcPort = p.ICMP.ID
+		w.query = uint16(p.ICMP.Type)<<8 | uint16(p.ICMP.Code)
+		return reasonNone, false
+	case packet.Reply:
+		w.tuple.DstPort = p.ICMP.ID
+		if p.ICMP.Type == packet.Timestamp4+1 {
+			w.query = packet.Timestamp4 << 8
+		}
+		return reasonNone, false
+	case packet.Error:
+		w.failed = true
+		reason = e.quoted(w)
+		return reason, reason != reasonNone
+	case packet.Neighbour:
+		// RFC 4861 section 6.1: 255 proves that no router forwarded it; RFC 6980: never in fragments.
+		if p.TTL == 255 && p.Piece == packet.Whole {
+			return e.besideIP(w, bpf.XDPPassCausePASS_ND), true
+		}
+	}
+	return bpf.XDPReasonREASON_ICMP_TYPE, true
+}
+
+// quoted makes the tuple of an ICMP error that of a packet from the quoted one's destination: the
+// error travels with those and counts with them.
+func (e *Executor) quoted(w *work) bpf.XDPReason {
+	in := &e.p.ICMP.Inner
+	query := in.Kind == packet.Query
+	icmp := in.Proto == packet.ProtoICMP || in.Proto == packet.ProtoICMPv6
+	if in.Later || icmp && !query || in.Src == in.Dst || in.Src != e.p.Dst {
+		return bpf.XDPReasonREASON_ICMP_NO_FLOW
+	}
+	w.tuple = Tuple{
+		Family: e.p.Family, Proto: in.Proto, Domain: w.domain,
+		Src: in.Dst, Dst: in.Src, SrcPort: in.DstPort, DstPort: in.SrcPort,
+	}
+	if query {
+		w.tuple.DstPort = in.ID
+		w.query = uint16(in.Type) << 8
+	}
+	return reasonNone
+}

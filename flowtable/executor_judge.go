@@ -1,0 +1,63 @@
+package flowtable
+
+import (
+	"encoding/binary"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
+)
+
+// classify asks the policy about the opening packet of a flow: t is the opener's direction.
+func (e *Executor) classify(w *work, t *Tuple, from, to uint8, context uint16) uint32 {
+	k := &e.key
+	*k = bpf.XDPClassifyKey{Proto: t.Proto, Family: t.Family, From: from, To: to, Context: context}
+	k.SrcHi, k.SrcLo = halves(t.Family, &t.Src)
+	k.DstHi, k.DstLo = halves(t.Family, &t.Dst)
+	if t.Proto == packet.ProtoICMP || t.Proto == packet.ProtoICMPv6 {
+		k.Dport = w.query
+	} else {
+		k.Sport, k.Dport = t.SrcPort, t.DstPort
+	}
+	return e.cfg.Classifier.Classify(k, e.audit)
+}
+
+// halves returns an address as the classifier sees it, in host order.
+func halves(family uint8, a *packet.Addr) (hi, lo uint64) {
+	if family == 4 {
+		return 0, uint64(binary.BigEndian.Uint32(a[:]))
+	}
+	return binary.BigEndian.Uint64(a[:]), binary.BigEndian.Uint64(a[8:])
+}
+
+// rejudge asks the running policy about a known flow, by what the entry keeps of its opening packet,
+// and sets or takes off REVOKED. A refused flow keeps its rule: it is what its counts belong to.
+func (e *Executor) rejudge(w *work) {
+	core := w.flow.core
+	opening := w.tuple
+	if !w.opener {
+		opening = w.tuple.reverse()
+	}
+	verdict := e.classify(w, &opening, core.From, core.To, core.Context)
+	rule := verdict & verdictRuleMask
+
+	core.Epoch = e.cfg.Epoch
+	if actionOf(verdict) != bpf.XDPActionACTION_ALLOW {
+		setWord(&core.Word, 0, WordRevoked)
+		return
+	}
+	e.Counters.judged(rule, w.tick)
+	if old := core.Rule & verdictRuleMask; old != rule {
+		counts := endedOf(&w.flow)
+		e.Counters.move(old, rule, counts.packets, counts.bytes)
+		core.Rule = core.Rule&^verdictRuleMask | rule
+	}
+	if w.flow.word()&WordRevoked != 0 {
+		e.cfg.Table.Counters.Revived++
+	}
+	var log uint64
+	if verdict&VerdictLog != 0 {
+		log = WordLog
+	}
+	setWord(&core.Word, WordRevoked|WordLog, log)
+	w.rule = rule
+}

@@ -1,0 +1,166 @@
+package flowtable
+
+import (
+	"sync/atomic"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// opening is what a new flow starts with. Its legs' seen is now for both directions, so that idle
+// times never compare with a tick of long ago.
+type opening struct {
+	state    bpf.XDPFlowState
+	flags    uint64 // of the flow word
+	epoch    uint32
+	rule     uint32
+	now      uint32 // tick
+	from, to uint8
+	context  uint16
+	leg      [2]bpf.XDPLeg // lo, hi
+}
+
+// ended is what a flow that gave its slot away leaves to its rule.
+type ended struct {
+	rule           uint32
+	packets, bytes uint64
+}
+
+func endedOf(e *entry) ended {
+	return ended{
+		rule:    e.core.Rule & verdictRuleMask,
+		packets: e.count[0].Packets + e.count[1].Packets,
+		bytes:   e.count[0].Bytes + e.count[1].Bytes,
+	}
+}
+
+// create finds a place for a new flow (docs/PACKET-PATH.md section 11) and fills it. Ok is false
+// if the table has none; left tells of a flow that was evicted for it and has no packets otherwise.
+func (t *Table) create(k *flowKey, o *opening) (e entry, left ended, ok bool) {
+	c := t.candidates(k)
+	full := t.Flows() >= t.cfg.FlowsMax || halfOpen(o.state) && t.HalfOpen() >= t.cfg.HalfOpenMax
+	group, free := t.emptier(k.family, &c)
+
+	if free > 0 && !full {
+		for i := range uint32(GroupSlots) {
+			e = t.at(k.family, c.group[group], uint8(c.first^i))
+			if isFree(e.word()) {
+				break
+			}
+		}
+		t.fill(&e, k, o)
+		t.counted(o.state, 1)
+		t.Counters.Created++
+		return e, ended{}, true
+	}
+	if e, ok = t.oldestHalfOpen(k.family, &c); ok {
+		left = endedOf(&e)
+		t.replace(&e, k, o)
+		t.Counters.Evicted++
+		return e, left, true
+	}
+	if free == 0 && !full && t.overflow(k, &e) {
+		t.fill(&e, k, o)
+		t.counted(o.state, 1)
+		t.Counters.Created++
+		t.Counters.Overflowed++
+		return e, ended{}, true
+	}
+	t.Counters.Refused++
+	return entry{}, ended{}, false
+}
+
+// replace gives the entry to a new flow, in place. The old flow's counts are the caller's to credit.
+func (t *Table) replace(e *entry, k *flowKey, o *opening) {
+	if halfOpen(stateOf(e.word())) {
+		atomic.AddInt64(&t.state.HalfOpen, -1)
+	}
+	if halfOpen(o.state) {
+		atomic.AddInt64(&t.state.HalfOpen, 1)
+	}
+	t.fill(e, k, o)
+	t.Counters.Created++
+}
+
+// fill writes a flow into an entry. Readers see the slot free, then whole.
+func (t *Table) fill(e *entry, k *flowKey, o *opening) {
+	generation := (e.word() >> WordGenerationBit) + 1
+	atomic.StoreUint64(&e.core.Word, WordBusy|generation<<WordGenerationBit)
+
+	*e.count = [2]bpf.XDPFlowCount{}
+	*e.leg = o.leg
+	e.leg[0].Seen, e.leg[1].Seen = o.now, o.now
+	if e.flow4 != nil {
+		e.flow4.Key, e.flow4.Xlat = k.v4, [2]uint32{}
+	} else {
+		e.flow6.Key, e.flow6.Xlat = k.v6, [2][4]uint32{}
+	}
+	e.core.Epoch, e.core.Rule, e.core.Created = o.epoch, o.rule, o.now
+	e.core.From, e.core.To, e.core.Context = o.from, o.to, o.context
+	atomic.StoreUint64(&e.core.Word, uint64(o.state)|o.flags|generation<<WordGenerationBit)
+}
+
+// counted corrects the counts of flows by n flows in a state.
+func (t *Table) counted(s bpf.XDPFlowState, n int64) {
+	atomic.AddInt64(&t.state.Flows, n)
+	if halfOpen(s) {
+		atomic.AddInt64(&t.state.HalfOpen, n)
+	}
+}
+
+// emptier returns which of the two groups has more free slots, the first when equal, and how many.
+func (t *Table) emptier(family uint8, c *candidates) (group, free int) {
+	var n [2]int
+	for i, g := range c.group {
+		for s := range uint8(GroupSlots) {
+			if e := t.at(family, g, s); isFree(e.word()) {
+				n[i]++
+			}
+		}
+	}
+	if n[1] > n[0] {
+		return 1, n[1]
+	}
+	return 0, n[0]
+}
+
+// oldestHalfOpen returns the half-open flow created first among the candidates.
+func (t *Table) oldestHalfOpen(family uint8, c *candidates) (oldest entry, ok bool) {
+	for _, g := range c.group {
+		for i := range uint32(GroupSlots) {
+			e := t.at(family, g, uint8(c.first^i))
+			if halfOpen(stateOf(e.word())) && (!ok || int32(e.core.Created-oldest.core.Created) < 0) {
+				oldest, ok = e, true
+			}
+		}
+	}
+	return oldest, ok
+}
+
+// overflow makes an empty entry for the key beside the groups. It reports whether there was room.
+func (t *Table) overflow(k *flowKey, e *entry) bool {
+	if k.family == 4 {
+		if t.overflow4 == nil || t.state.Overflow4 >= t.cfg.OverflowMax {
+			return false
+		}
+		f := new(bpf.XDPFlow4)
+		t.overflow4[k.v4] = f
+		t.state.Overflow4++
+		*e = entry4(f, FlowID{Overflow: true})
+		return true
+	}
+	if t.overflow6 == nil || t.state.Overflow6 >= t.cfg.OverflowMax {
+		return false
+	}
+	f := new(bpf.XDPFlow6)
+	t.overflow6[k.v6] = f
+	t.state.Overflow6++
+	*e = entry6(f, FlowID{Overflow: true})
+	return true
+}
+
+// moved corrects the count of half-open flows after a change of state.
+func (t *Table) moved(before, after bpf.XDPFlowState) {
+	if halfOpen(before) && !halfOpen(after) {
+		atomic.AddInt64(&t.state.HalfOpen, -1)
+	}
+}

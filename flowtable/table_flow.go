@@ -1,0 +1,125 @@
+package flowtable
+
+import (
+	"iter"
+	"sync/atomic"
+	"time"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Flow is a copy of one flow, for people: the opener's direction comes first everywhere.
+type Flow struct {
+	ID      FlowID
+	Tuple   Tuple // of the opening packet
+	State   bpf.XDPFlowState
+	Revoked bool
+	Log     bool
+	Midst   bool // picked up in midstream
+	From    uint8
+	To      uint8
+	Context uint16 // identity of the opener's MAC
+	Rule    uint32
+	Epoch   uint32
+	Created uint32 // tick
+	Packets [2]uint64
+	Bytes   [2]uint64 // IP total lengths
+	Seen    [2]uint32 // tick of the last packet; of creation, before any
+	Nexthop [2]uint16
+}
+
+// Age returns the time since the flow was created.
+func (f *Flow) Age(now uint32) time.Duration { return duration(age(now, f.Created)) }
+
+// Idle returns the time since its last packet in either direction.
+func (f *Flow) Idle(now uint32) time.Duration {
+	return duration(min(age(now, f.Seen[0]), age(now, f.Seen[1])))
+}
+
+func duration(ticks uint32) time.Duration { return time.Duration(ticks) << tickShift }
+
+// viewOf copies a flow. It is whole if the generation is the same before and after, which the caller
+// of a mapped table must check.
+func viewOf(e *entry, word uint64) Flow {
+	o := uint8(0)
+	if word&WordHiOpened != 0 {
+		o = 1
+	}
+	f := Flow{
+		ID:      e.id,
+		Tuple:   e.tuple(o),
+		State:   stateOf(word),
+		Revoked: word&WordRevoked != 0,
+		Log:     word&WordLog != 0,
+		Midst:   word&WordMidstream != 0,
+		From:    e.core.From,
+		To:      e.core.To,
+		Context: e.core.Context,
+		Rule:    e.core.Rule & verdictRuleMask,
+		Epoch:   e.core.Epoch,
+		Created: e.core.Created,
+	}
+	f.ID.Generation = uint32(word >> WordGenerationBit)
+	for i := range f.Packets {
+		leg := o ^ uint8(i)
+		f.Packets[i], f.Bytes[i] = e.count[leg].Packets, e.count[leg].Bytes
+		f.Seen[i] = atomic.LoadUint32(&e.leg[leg].Seen)
+		f.Nexthop[i] = e.leg[leg].Nexthop
+	}
+	return f
+}
+
+// view copies the flow of an entry, and reports whether there was one for as long as that took.
+func view(e *entry) (Flow, bool) {
+	word := e.word()
+	if word&WordStateMask == 0 {
+		return Flow{}, false
+	}
+	f := viewOf(e, word)
+	return f, e.word()>>WordGenerationBit == word>>WordGenerationBit
+}
+
+// Lookup returns the flow that a packet with this tuple, in either direction, belongs to.
+func (t *Table) Lookup(tuple Tuple) (Flow, bool) {
+	k := keyOf(&tuple)
+	e, ok := t.find(&k)
+	if !ok {
+		return Flow{}, false
+	}
+	return view(&e)
+}
+
+// All walks the flows in table order, the overflow last. Flows that come or go meanwhile may or may
+// not be among them; none is seen half.
+func (t *Table) All() iter.Seq[Flow] {
+	return func(yield func(Flow) bool) {
+		for g := range t.groups4 {
+			for s := range t.groups4[g].Slot {
+				e := entry4(&t.groups4[g].Slot[s], FlowID{Group: uint32(g), Slot: uint8(s)})
+				if f, ok := view(&e); ok && !yield(f) {
+					return
+				}
+			}
+		}
+		for g := range t.groups6 {
+			for s := range t.groups6[g].Slot {
+				e := entry6(&t.groups6[g].Slot[s], FlowID{Group: uint32(g), Slot: uint8(s)})
+				if f, ok := view(&e); ok && !yield(f) {
+					return
+				}
+			}
+		}
+		for _, x := range t.overflow4 {
+			e := entry4(x, FlowID{Overflow: true})
+			if f, ok := view(&e); ok && !yield(f) {
+				return
+			}
+		}
+		for _, x := range t.overflow6 {
+			e := entry6(x, FlowID{Overflow: true})
+			if f, ok := view(&e); ok && !yield(f) {
+				return
+			}
+		}
+	}
+}
