@@ -12,7 +12,7 @@ import (
 // needs its share.
 const (
 	emitFuncSlots = 28_000  // of one function: jumps reach 32,767
-	emitMaxSlots  = 400_000 // of all generated functions
+	emitMaxSlots  = 300_000 // of all generated functions
 	emitMaxFuncs  = 200     // the kernel takes 256 with those written in C
 )
 
@@ -34,6 +34,8 @@ type emitter struct {
 	meets   []bool  // of a node: more than one jump leads to it
 	entries []int   // places at which other functions enter, ascending
 	regs    map[uint8][emitFields]asm.Register
+	packs   []emitPack
+	packOf  []int32 // of each large set
 	funcs   []emitted
 	slots   int
 }
@@ -51,7 +53,8 @@ type emitKind uint8
 const (
 	emitClassify emitKind = iota // u32 (struct classify_key *)
 	emitPart                     // u64 (struct classify_key *, u32 place)
-	emitSet                      // u32 (struct classify_key *): 1 = inside
+	emitSet                      // u32 (struct classify_key *, u32 set): 1 = inside
+	emitPiece                    // u32 (struct classify_key *): 1 = inside
 )
 
 const (
@@ -83,6 +86,8 @@ func emitACL(a *ACL) ([]emitted, error) {
 	e.regs[4] = emitRegisters(a, e.order[:e.split])
 	e.regs[6] = emitRegisters(a, e.order[e.split:])
 
+	e.pack()
+
 	whole, err := e.whole()
 	if err != nil {
 		return nil, err
@@ -92,10 +97,8 @@ func emitACL(a *ACL) ([]emitted, error) {
 			return nil, err
 		}
 	}
-	for i := range a.sets {
-		if err := e.set(i); err != nil {
-			return nil, err
-		}
+	if err := e.sets(); err != nil {
+		return nil, err
 	}
 	e.funcs = append([]emitted{{emitClassifyName, emitClassify, whole}}, e.funcs...)
 	if len(e.funcs) > emitMaxFuncs {
@@ -223,7 +226,11 @@ func (e *emitter) part(n int, family uint8, from, limit int) (int, error) {
 	for mine < len(e.entries) && e.entries[mine] < end {
 		mine++
 	}
-	s.dispatch(e.entries[:mine])
+	labels := make([]emitLabel, mine)
+	for i, place := range e.entries[:mine] {
+		labels[i] = s.label(e.order[place])
+	}
+	f.dispatch(asm.R1, e.entries[:mine], labels)
 	f.place(absent)
 	f.ret(0)
 	s.exits()

@@ -3,6 +3,7 @@ package flowtable
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 )
@@ -15,8 +16,8 @@ type emitLabel int
 // without a word.
 type emitFunc struct {
 	insns  asm.Instructions
-	slots  int // 8-byte slots that insns take: a 64-bit constant takes two
-	places []int
+	slots  int   // 8-byte slots that insns take: a 64-bit constant takes two
+	places []int // of each label, -1: not placed yet
 	jumps  []emitJump
 }
 
@@ -102,4 +103,23 @@ func (f *emitFunc) jumpUnequal(r asm.Register, value uint64, scratch asm.Registe
 	}
 	f.jumpImm(asm.JGT, r, value, scratch, above)
 	f.jumpImm(asm.JLT, r, value, scratch, below)
+}
+
+// used tells whether a jump leads to l.
+func (f *emitFunc) used(l emitLabel) bool {
+	return slices.ContainsFunc(f.jumps, func(j emitJump) bool { return j.to == l })
+}
+
+// dispatch jumps to the label that belongs to the one of values, ascending, that r holds.
+func (f *emitFunc) dispatch(r asm.Register, values []int, labels []emitLabel) {
+	if len(values) == 1 {
+		f.goTo(labels[0])
+		return
+	}
+	mid := len(values) / 2
+	upper := f.label()
+	f.jump(emitImm32(asm.JGE, r, uint64(values[mid])), upper)
+	f.dispatch(r, values[:mid], labels[:mid])
+	f.place(upper)
+	f.dispatch(r, values[mid:], labels[mid:])
 }

@@ -14,7 +14,10 @@ import (
 )
 
 // kernelBatch is the number of keys that one run of the kernel classifier answers.
-const kernelBatch = 1024
+const (
+	kernelBits  = 10
+	kernelBatch = 1 << kernelBits
+)
 
 // kernelAudits is one more than the reports that are kept for a key.
 const kernelAudits = 64
@@ -65,7 +68,7 @@ func function(tb testing.TB, f *emitFunc, name string, params ...btf.FuncParam) 
 }
 
 // harness returns a program that calls a classify that answers a constant, for ReplaceClassifier to
-// replace. With batch it answers kernelBatch keys a run, else one, the next one in each run.
+// replace. With batch it answers kernelBatch keys a run, else one, drawn at random in each run.
 func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec {
 	tb.Helper()
 	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
@@ -81,10 +84,11 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 	} else {
 		main.add(asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word))
 		lookup(main, k.state, out)
-		main.add(
-			asm.LoadMem(asm.R6, asm.R0, 0, asm.Word),
-			asm.Mov.Reg(asm.R1, asm.R6), asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R0, 0, asm.R1, asm.Word),
-			asm.And.Imm(asm.R6, kernelBatch-1),
+		main.add( // a linear congruential generator: in turn, branch predictors would learn the keys by heart
+			asm.LoadMem(asm.R6, asm.R0, 0, asm.DWord),
+			asm.LoadImm(asm.R1, 6364136223846793005, asm.DWord), asm.Mul.Reg(asm.R6, asm.R1), asm.Add.Imm(asm.R6, 1),
+			asm.StoreMem(asm.R0, 0, asm.R6, asm.DWord),
+			asm.RSh.Imm(asm.R6, 64-kernelBits),
 		)
 	}
 	main.add(asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word))
@@ -135,7 +139,7 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 		keys:     newMap(tb, "keys", uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})), kernelBatch),
 		verdicts: newMap(tb, "verdicts", 4, kernelBatch),
 		audits:   newMap(tb, "audits", 4*kernelAudits, kernelBatch),
-		state:    newMap(tb, "state", 4, 1),
+		state:    newMap(tb, "state", 8, 1),
 	}
 	spec := k.harness(tb, batch)
 	replace := a

@@ -42,13 +42,14 @@ func (a *ACL) instructions(classify *btf.Func) (asm.Instructions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("emit %s: %w", classify.Name, err)
 	}
-	place := btf.FuncParam{Name: "place", Type: proto.Return}
+	number := btf.FuncParam{Name: "number", Type: proto.Return}
 	types := map[emitKind]*btf.FuncProto{
 		emitClassify: proto,
-		emitSet:      {Return: proto.Return, Params: proto.Params},
+		emitSet:      {Return: proto.Return, Params: []btf.FuncParam{proto.Params[0], number}},
+		emitPiece:    {Return: proto.Return, Params: proto.Params},
 		emitPart: {
 			Return: &btf.Int{Name: "unsigned long", Size: 8, Encoding: btf.Unsigned},
-			Params: []btf.FuncParam{proto.Params[0], place},
+			Params: []btf.FuncParam{proto.Params[0], number},
 		},
 	}
 	var insns asm.Instructions

@@ -208,8 +208,8 @@ func (s *emitSegment) node(n *treeNode, next int32) {
 			f.goTo(s.label(n.yes))
 		}
 	case treeIn:
-		f.add(asm.Mov.Reg(asm.R1, emitKey))
-		f.call(emitSetName(int(n.set)))
+		f.add(asm.Mov.Reg(asm.R1, emitKey), asm.Mov.Imm32(asm.R2, n.set))
+		f.call(s.packs[s.packOf[n.set]].name)
 		s.clobber()
 		s.branch(n, next, asm.JNE, asm.JEq, func(op asm.JumpOp, l emitLabel) { f.jump(emitImm32(op, asm.R0, 0), l) })
 	case treeAtLeast, treeEqual:
@@ -261,20 +261,6 @@ func (s *emitSegment) branch(n *treeNode, next int32, op, not asm.JumpOp, jump f
 	if n.no != next {
 		s.f.goTo(s.label(n.no))
 	}
-}
-
-// dispatch jumps to the one of the places, ascending, that R1 holds.
-func (s *emitSegment) dispatch(places []int) {
-	if len(places) == 1 {
-		s.f.goTo(s.label(s.order[places[0]]))
-		return
-	}
-	mid := len(places) / 2
-	upper := s.f.label()
-	s.f.jump(emitImm32(asm.JGE, asm.R1, uint64(places[mid])), upper)
-	s.dispatch(places[:mid])
-	s.f.place(upper)
-	s.dispatch(places[mid:])
 }
 
 // exits writes what was jumped to but does not stand in the function: verdicts, and places in later

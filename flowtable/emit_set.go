@@ -6,9 +6,48 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-func emitSetName(n int) string { return fmt.Sprintf("classify_set%d", n) }
+// emitPack is a function that answers for several large sets, or the top of the search of one that
+// no function can hold.
+type emitPack struct {
+	name   string
+	sets   []int // numbers of the sets, ascending
+	pieces []int // first edge of each piece of the one set, each a function; nil: all in this function
+}
 
-func emitSetPieceName(n, piece int) string { return fmt.Sprintf("classify_set%d_%d", n, piece) }
+// emitSetSlots is what a set takes beside its edges: dispatch and reading the fields.
+const emitSetSlots = 4
+
+func emitPieceName(pack string, piece int) string { return fmt.Sprintf("%s_%d", pack, piece) }
+
+// pack distributes the large sets over functions.
+func (e *emitter) pack() {
+	room := 0
+	for n := range e.acl.sets {
+		set := &e.acl.sets[n]
+		edges, _ := aclEdges(set.ranges, set.max)
+		var pieces []int
+		slots := emitFuncSlots
+		total := emitSetSlots
+		for i, edge := range edges {
+			need := emitEdgeSlots(edge, emitWide(set.family, set.dim))
+			total += need
+			if slots += need; slots > emitFuncSlots-emitNodeSlots {
+				pieces = append(pieces, i)
+				slots = need
+			}
+		}
+		if room -= total; room < 0 || len(pieces) > 1 {
+			e.packs = append(e.packs, emitPack{name: fmt.Sprintf("%s_set%d", emitClassifyName, n)})
+			room = emitFuncSlots - emitNodeSlots - total
+		}
+		p := &e.packs[len(e.packs)-1]
+		p.sets = append(p.sets, n)
+		if len(pieces) > 1 {
+			p.pieces, room = pieces, 0
+		}
+		e.packOf = append(e.packOf, int32(len(e.packs)-1))
+	}
+}
 
 // emitSearch writes a binary search of a set: the value at hand is in R2, of IPv6 addresses the upper
 // half in R3. Its paths meet at the outcome only (see emitSegment).
@@ -18,36 +57,31 @@ type emitSearch struct {
 	in, out emitLabel
 }
 
-// set emits the function of one large set, and those of its pieces where one function cannot hold
-// the whole search.
-func (e *emitter) set(n int) error {
-	set := &e.acl.sets[n]
-	edges, parity := aclEdges(set.ranges, set.max)
-	wide := emitWide(set.family, set.dim)
-
-	// Pieces of as many edges as surely fit.
-	var starts []int
-	slots := emitFuncSlots
-	for i, edge := range edges {
-		if slots += emitEdgeSlots(edge, wide); slots > emitFuncSlots-emitNodeSlots {
-			starts = append(starts, i)
-			slots = emitEdgeSlots(edge, wide)
-		}
-	}
-	if len(starts) == 1 {
-		return e.setFunc(emitSetName(n), set, func(s *emitSearch) { s.edges(edges, parity) })
-	}
-	if err := e.setFunc(emitSetName(n), set, func(s *emitSearch) { s.pieces(n, edges, starts, 0) }); err != nil {
-		return err
-	}
-	for i, start := range starts {
-		end := len(edges)
-		if i+1 < len(starts) {
-			end = starts[i+1]
-		}
-		err := e.setFunc(emitSetPieceName(n, i), set, func(s *emitSearch) { s.edges(edges[start:end], parity+start) })
+// sets emits the functions of the large sets.
+func (e *emitter) sets() error {
+	for i := range e.packs {
+		p := &e.packs[i]
+		err := e.setFunc(p.name, emitSet, func(s *emitSearch) { s.choose(e.acl, p) })
 		if err != nil {
 			return err
+		}
+		if p.pieces == nil {
+			continue
+		}
+		set := &e.acl.sets[p.sets[0]]
+		edges, parity := aclEdges(set.ranges, set.max)
+		for j, start := range p.pieces {
+			end := len(edges)
+			if j+1 < len(p.pieces) {
+				end = p.pieces[j+1]
+			}
+			err := e.setFunc(emitPieceName(p.name, j), emitPiece, func(s *emitSearch) {
+				s.load(set)
+				s.edges(edges[start:end], parity+start)
+			})
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -64,24 +98,54 @@ func emitEdgeSlots(edge aclNum, wide bool) int {
 	return 8
 }
 
-func (e *emitter) setFunc(name string, set *aclSet, body func(*emitSearch)) error {
+func (e *emitter) setFunc(name string, kind emitKind, body func(*emitSearch)) error {
 	f := &emitFunc{}
-	s := &emitSearch{f: f, wide: emitWide(set.family, set.dim), in: f.label(), out: f.label()}
-	low := emitLow[set.dim]
+	s := &emitSearch{f: f, in: f.label(), out: f.label()}
 	f.add(asm.Mov.Imm32(asm.R0, 0)) // a function's first instruction carries its name: it may not be a jump
 	f.jumpImm(asm.JEq, asm.R1, 0, asm.R0, s.out)
-	f.add(low.load(asm.R2, asm.R1))
-	if s.wide {
-		f.add((low - 1).load(asm.R3, asm.R1))
-	}
 	body(s)
 	f.place(s.out)
 	f.ret(0)
-	f.place(s.in)
-	f.ret(1)
+	if f.used(s.in) {
+		f.place(s.in)
+		f.ret(1)
+	}
 	insns, err := e.account(f)
-	e.funcs = append(e.funcs, emitted{name, emitSet, insns})
+	e.funcs = append(e.funcs, emitted{name, kind, insns})
 	return err
+}
+
+// choose goes on with the one of a pack's sets whose number R2 holds.
+func (s *emitSearch) choose(a *ACL, p *emitPack) {
+	if p.pieces != nil {
+		set := &a.sets[p.sets[0]]
+		edges, _ := aclEdges(set.ranges, set.max)
+		s.load(set)
+		s.pieces(p.name, edges, p.pieces, 0)
+		return
+	}
+	starts := make([]emitLabel, len(p.sets))
+	for i := range starts {
+		starts[i] = s.f.label()
+	}
+	s.f.dispatch(asm.R2, p.sets, starts)
+	for i, n := range p.sets {
+		set := &a.sets[n]
+		edges, parity := aclEdges(set.ranges, set.max)
+		s.f.place(starts[i])
+		s.load(set)
+		s.edges(edges, parity)
+	}
+}
+
+// load reads the value that is searched in a set.
+func (s *emitSearch) load(set *aclSet) {
+	low := emitLow[set.dim]
+	s.wide = emitWide(set.family, set.dim)
+	s.f.add(low.load(asm.R2, asm.R1))
+	if s.wide {
+		s.f.add((low - 1).load(asm.R3, asm.R1))
+	}
 }
 
 // answer is the label of the outcome below the first of the edges that are left.
@@ -158,20 +222,20 @@ func (s *emitSearch) halve(edges []aclNum, parity int, atLeast func(aclNum, emit
 	}
 }
 
-// pieces finds the piece of set n that has the edge at or below the value; first is the number of the
-// first of those whose starts are given.
-func (s *emitSearch) pieces(n int, edges []aclNum, starts []int, first int) {
+// pieces calls the piece that has the edge at or below the value; first is the number of the first of
+// those whose starts are given.
+func (s *emitSearch) pieces(pack string, edges []aclNum, starts []int, first int) {
 	if len(starts) == 1 {
-		s.f.call(emitSetPieceName(n, first)) // R1 still holds the key
+		s.f.call(emitPieceName(pack, first)) // R1 still holds the key
 		s.f.add(asm.Return())
 		return
 	}
 	mid := len(starts) / 2
 	upper := s.f.label()
 	s.atLeast(edges[starts[mid]], upper)
-	s.pieces(n, edges, starts[:mid], first)
+	s.pieces(pack, edges, starts[:mid], first)
 	s.f.place(upper)
-	s.pieces(n, edges, starts[mid:], first+mid)
+	s.pieces(pack, edges, starts[mid:], first+mid)
 }
 
 // atLeast jumps to l if the value is at least edge, else goes on.

@@ -19,9 +19,9 @@ const (
 	treeDims
 )
 
-// treeInlineRanges is the largest number of ranges whose search stands in the tree itself; a larger
-// set is one question, answered by a search of its own.
-const treeInlineRanges = 16
+// treeInlineRanges is the largest number of ranges whose search stands in the tree itself. A larger
+// set is one question, answered by a search of its own, and stays whole when a cut goes through it.
+const treeInlineRanges = 8
 
 // treeOp says what a node does.
 type treeOp uint8
@@ -337,7 +337,7 @@ func (b *treeBuilder) split(items []treeItem, q treeQuestion) (no, yes []treeIte
 		switch {
 		case id == aclAny:
 		case q.op == treeAtLeast:
-			idNo, idYes = p.below(id, q.value), p.from(id, q.value)
+			idNo, idYes = b.narrow(q.dim, id, p.below(id, q.value)), b.narrow(q.dim, id, p.from(id, q.value))
 		case q.op == treeEqual:
 			if v, one := p.exact(id); one && v == q.value {
 				idNo = aclNone
@@ -366,6 +366,15 @@ func (b *treeBuilder) split(items []treeItem, q treeQuestion) (no, yes []treeIte
 		}
 	}
 	return no, yes
+}
+
+// narrow returns part, what is left of a set, or the whole set where both are large: then the
+// question stays one that is asked elsewhere too.
+func (b *treeBuilder) narrow(dim int, whole, part int32) int32 {
+	if part != aclNone && len(b.pools[dim].sets[part]) > treeInlineRanges {
+		return whole
+	}
+	return part
 }
 
 // ask puts all questions of the first item, then goes on with the rest.
