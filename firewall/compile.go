@@ -69,7 +69,7 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 		c.rule(RuleFirst+uint32(i), &p.Rules[i])
 	}
 	if len(c.errs) > 0 {
-		return nil, c.errs.sorted(p.Files)
+		return nil, c.errs.Sorted(p.Files...)
 	}
 	if opts.Management.Override {
 		c.out.Entries = slices.Concat(c.antispoof, c.builtin.dhcp, c.entries, c.builtin.management)
@@ -77,7 +77,7 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 		c.out.Entries = slices.Concat(c.antispoof, c.builtin.management, c.builtin.dhcp, c.entries)
 	}
 	c.lint()
-	c.out.Warnings = c.out.Warnings.sorted(p.Files)
+	c.out.Warnings = c.out.Warnings.Sorted(p.Files...)
 	return c.out, nil
 }
 

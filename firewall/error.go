@@ -122,8 +122,8 @@ func (e Errors) Error() string {
 	return strings.Join(parts, "\n")
 }
 
-// sorted orders errors by place, files in the order of files, and takes out repetitions.
-func (e Errors) sorted(files []string) Errors {
+// Sorted orders errors by place, files in the order given and then by name, and takes out repetitions.
+func (e Errors) Sorted(files ...string) Errors {
 	rank := make(map[string]int, len(files))
 	for i, f := range files {
 		rank[f] = i + 1

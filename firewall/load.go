@@ -107,9 +107,9 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		}
 	}
 	if len(l.Errs) > 0 {
-		return nil, l.Errs.sorted(l.policy.Files)
+		return nil, l.Errs.Sorted(l.policy.Files...)
 	}
-	l.policy.Warnings = l.warnings.sorted(l.policy.Files)
+	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
 	return l.policy, nil
 }
 
