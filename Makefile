@@ -1,0 +1,118 @@
+# softdpu: `make` lists the targets. Everything works as root and with sudo, on Debian 12 and newer.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help deps deps-generate deps-lint generate build test test-long fuzz lint format check demo bench clean
+
+# sudo drops the caller's PATH, so Go is looked for where it is usually installed too.
+GO_PLACES := /usr/local/go/bin/go $(wildcard /usr/lib/go-1.*/bin/go) $(wildcard /snap/bin/go) \
+	$(wildcard $(HOME)/sdk/go*/bin/go) $(if $(SUDO_USER),$(wildcard $(shell getent passwd $(SUDO_USER) | cut -d: -f6)/sdk/go*/bin/go))
+GO_MINIMUM := 1.25
+ifndef GO
+GO := $(shell for go in go $(GO_PLACES); do v=$$($$go env GOVERSION 2>/dev/null | tr -d go) && \
+	[ -n "$$v" ] && printf '%s\n%s\n' $(GO_MINIMUM) "$$v" | sort -CV && command -v $$go && break; done)
+endif
+export PATH := $(if $(GO),$(dir $(GO)):)$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+# The version is given to the linker below; Go's own stamp fails where git distrusts the checkout's
+# owner, as it does under sudo.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+GIT := git -c safe.directory='*'
+VERSION ?= $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT ?= $(shell $(GIT) rev-parse HEAD 2>/dev/null || echo unknown)
+
+# Packages whose coverage is printed and held to a minimum, in per cent of statements.
+COVERED := ./firewall ./dataplane/packet
+MIN_COVERAGE := 80
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- What the machine needs: program and its Debian package, program and its package, ... ---------
+DEPS := ip iproute2 ping iputils-ping ethtool ethtool curl curl nft nftables git git
+DEPS_GENERATE := clang-19 clang-19 llvm-strip-19 llvm-19 /usr/include/bpf/bpf_helpers.h libbpf-dev
+DEPS_LINT := clang-format-19 clang-format-19 gcc gcc /usr/include/stdlib.h libc6-dev
+
+# install (program package)...: installs the packages of what is missing. Nothing missing costs nothing.
+define install
+	@set -- $(1); missing=; while (($$#)); do \
+		[[ $$1 == /* && -e $$1 ]] || command -v "$$1" >/dev/null || missing+=" $$2"; shift 2; done; \
+	[ -z "$$missing" ] && exit 0; \
+	if ! command -v apt-get >/dev/null; then echo "please install:$$missing" >&2; exit 1; fi; \
+	if ((EUID)); then echo "please run: sudo apt-get install$$missing" >&2; exit 1; fi; \
+	echo "installing$$missing"; export DEBIAN_FRONTEND=noninteractive; log=$$(mktemp); \
+	get() { apt-get install -qq -y --no-install-recommends $$missing >"$$log" 2>&1; }; \
+	get || { apt-get update -qq >/dev/null && get; } || { cat "$$log" >&2; rm "$$log"; exit 1; }; rm "$$log"
+endef
+
+deps: ## Install what build and tests need, and look for Go
+	@if [ -z "$(GO)" ]; then echo 'softdpu needs Go $(GO_MINIMUM) or newer, and there is none in PATH or /usr/local/go.' >&2; \
+		echo "Take it from https://go.dev/dl/ (Debian's own is too old): as root, in an empty folder," >&2; \
+		echo "  curl -LO https://go.dev/dl/go1.25.0.linux-$$(dpkg --print-architecture 2>/dev/null || echo amd64).tar.gz" >&2; \
+		echo '  rm -rf /usr/local/go && tar -C /usr/local -xzf go1.25.0.linux-*.tar.gz' >&2; exit 1; fi
+	$(call install,$(DEPS))
+
+deps-generate:
+	$(call install,$(DEPS_GENERATE))
+
+deps-lint: deps-generate
+	$(call install,$(DEPS_LINT))
+
+# --- Build ----------------------------------------------------------------------------------------
+generate: deps deps-generate ## Compile bpf/ and write the Go code that is generated from it
+	$(GO) generate ./...
+
+build: deps ## Build bin/softdpu
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.buildVersion=$(VERSION) -X main.buildCommit=$(COMMIT)' \
+		-o bin/softdpu ./cmd/softdpu
+
+# --- Test -----------------------------------------------------------------------------------------
+# The packages of COVERED run with coverage, the others without: counting slows the packet code down.
+# An error of the first run is not covered up by the second.
+define run-tests
+	covered=$$($(GO) list $(COVERED)) && others=$$($(GO) list ./... ./.ci/summary | grep -vxF "$$covered") && \
+	{ $(GO) test -json -count=1 $(1) $$others; first=$$?; \
+	  $(GO) test -json -count=1 $(1) -cover $$covered && exit $$first; } | $(GO) run ./.ci/summary -min-coverage $(MIN_COVERAGE)
+endef
+
+test: deps ## Vet, then run all tests in reduced size (root: the namespace tests too)
+	$(GO) vet ./... ./.ci/summary
+	@$(call run-tests,-timeout 8m)
+
+test-long: deps ## Run all tests in full size (an hour)
+	@export SOFTDPU_LONG=1; $(call run-tests,-timeout 90m)
+
+# Seconds for all fuzz targets together, or FUZZTIME for each, as `make fuzz FUZZTIME=10m`.
+FUZZ_BUDGET ?= 120
+FUZZTIME ?=
+fuzz: deps ## Run every fuzz target for a short time
+	@targets=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func |:|'); \
+	[ -n "$$targets" ] || { echo 'no fuzz targets'; exit 0; }; \
+	each=$(FUZZTIME); [ -n "$$each" ] || each=$$(( $(FUZZ_BUDGET) / $$(wc -w <<<"$$targets") ))s; \
+	for t in $$targets; do echo "$${t#*:} ($${t%%:*}) for $$each"; \
+		$(GO) test -run '^$$' -fuzz "^$${t#*:}\$$" -fuzztime "$$each" -timeout 0 "$${t%%:*}" | grep -v '^fuzz: elapsed.*gathering' || exit 1; done
+
+lint: deps deps-lint ## Check style: vet, staticcheck, gofmt, clang-format
+	$(GO) vet ./... ./.ci/summary
+	$(GO) tool staticcheck ./... ./.ci/summary
+	@bad=$$(find . -name '*.go' -not -path './.git/*' | xargs $(dir $(GO))gofmt -l); [ -z "$$bad" ] || { echo "not formatted by gofmt: $$bad" >&2; exit 1; }
+	clang-format-19 --dry-run -Werror bpf/*.c bpf/*.h
+
+format: deps deps-lint ## Format Go and C
+	find . -name '*.go' -not -path './.git/*' | xargs $(dir $(GO))gofmt -w
+	clang-format-19 -i bpf/*.c bpf/*.h
+
+check: generate lint ## Everything before a commit: generated code is current, style, tests with -race
+	$(GIT) diff --exit-code -- bpf
+	@$(call run-tests,-race -timeout 30m)
+
+# --- Use ------------------------------------------------------------------------------------------
+demo: build ## Watch real traffic pass, and be refused, and why (root)
+	bin/softdpu lab demo
+
+bench: build ## Measure the XDP path and the gateway (root)
+	bin/softdpu bench xdp
+	bin/softdpu bench gateway
+
+clean: ## Remove what was built
+	rm -rf bin
