@@ -44,6 +44,9 @@ type summary struct {
 	uncovered               []string
 }
 
+// dataVariable stands in the reason of every test that lacks the independent data.
+const dataVariable = "SOFTDPU_TESTDATA"
+
 var (
 	coverage = regexp.MustCompile(`coverage: ([0-9.]+)% of statements`)
 	// closing lines are what go test prints when a package is done.
@@ -149,8 +152,15 @@ func (s *summary) print() {
 	}
 	slices.Sort(reasons)
 	fmt.Fprintf(s.out, "tests: %d passed, %d failed, %d left out\n", s.passed, s.failed, s.skipped)
+	data := 0
 	for _, r := range reasons {
 		fmt.Fprintf(s.out, "  left out %d: %s\n", s.reasons[r], r)
+		if strings.Contains(r, dataVariable) {
+			data += s.reasons[r]
+		}
+	}
+	if data > 0 {
+		fmt.Fprintf(s.out, "  data tests left out: %d\n", data)
 	}
 	if len(s.broken) > 0 {
 		fmt.Fprintf(s.out, "failed packages: %s\n", strings.Join(s.broken, ", "))

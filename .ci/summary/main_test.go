@@ -36,6 +36,7 @@ coverage below 82%: p (81.0%)
 ok  	p	0.1s	coverage: 81.0% of statements
 tests: 1 passed, 0 failed, 1 left out
   left out 1: SOFTDPU_TESTDATA is not set
+  data tests left out: 1
 `},
 		{"failed", good + `{"Action":"output","Package":"q","Test":"TestB","Output":"    b_test.go:9: wrong\n"}
 {"Action":"output","Package":"q","Test":"TestB","Output":"--- FAIL: TestB (0.00s)\n"}
