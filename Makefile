@@ -82,15 +82,9 @@ test: deps ## Vet, then run all tests in reduced size (root: the namespace tests
 test-long: deps ## Run all tests in full size (an hour)
 	@export SOFTDPU_LONG=1; $(call run-tests,-timeout 90m)
 
-# Seconds for all fuzz targets together, or FUZZTIME for each, as `make fuzz FUZZTIME=10m`.
-FUZZ_BUDGET ?= 120
-FUZZTIME ?=
+# FUZZ_BUDGET is in seconds for all targets together; FUZZTIME is for each, as `make fuzz FUZZTIME=10m`.
 fuzz: deps ## Run every fuzz target for a short time
-	@targets=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func |:|'); \
-	[ -n "$$targets" ] || { echo 'no fuzz targets'; exit 0; }; \
-	each=$(FUZZTIME); [ -n "$$each" ] || each=$$(( $(FUZZ_BUDGET) / $$(wc -w <<<"$$targets") ))s; \
-	for t in $$targets; do echo "$${t#*:} ($${t%%:*}) for $$each"; \
-		$(GO) test -run '^$$' -fuzz "^$${t#*:}\$$" -fuzztime "$$each" -timeout 0 "$${t%%:*}" | grep -v '^fuzz: elapsed.*gathering' || exit 1; done
+	@GO=$(GO) FUZZTIME=$(FUZZTIME) FUZZ_BUDGET=$(FUZZ_BUDGET) .ci/fuzz
 
 lint: deps deps-lint ## Check style: vet, staticcheck, gofmt, clang-format
 	$(GO) vet ./... ./.ci/summary
