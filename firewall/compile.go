@@ -3,7 +3,6 @@ package firewall
 import (
 	"cmp"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -18,33 +17,6 @@ const (
 
 // maxRules is what a verdict's rule id can hold.
 const maxRules = 1 << 24
-
-var builtinNames = [RuleFirst]string{
-	RuleNone:       NameNone,
-	RuleManagement: "builtin-management",
-	RuleDHCPClient: "builtin-dhcp-client",
-	RuleARP:        "builtin-arp",
-	RuleND:         "builtin-nd",
-	RuleICMPErrors: "builtin-icmp-errors",
-	RuleReplies:    "builtin-replies",
-}
-
-var builtinDescriptions = [RuleFirst]string{
-	RuleManagement: "what the gateway's configuration names as its management",
-	RuleDHCPClient: "the gateway's own DHCP and DHCPv6",
-	RuleARP:        "ARP, between inline ports and with the gateway",
-	RuleND:         "IPv6 neighbour and router discovery with hop limit 255",
-	RuleICMPErrors: "ICMP errors that speak of a known flow",
-	RuleReplies:    "replies of allowed flows",
-}
-
-// Sources that anti-spoofing does not ask about: link-local IPv6 and the two unspecified addresses
-// are left to the rules.
-var spoofExempt = []flowtable.AddrRange{
-	prefixRange(netip.MustParsePrefix("fe80::/10")),
-	{First: netip.IPv6Unspecified(), Last: netip.IPv6Unspecified()},
-	{First: netip.IPv4Unspecified(), Last: netip.IPv4Unspecified()},
-}
 
 // Compile turns a policy into the rows of an ACL pipe. It is a pure function: equal arguments give
 // equal results. The error is an Errors.
@@ -92,8 +64,6 @@ type compiler struct {
 	entries   []flowtable.ACLEntry
 	used      []string // services that management names
 }
-
-type builtinEntries struct{ management, dhcp []flowtable.ACLEntry }
 
 func (c *compiler) fail(e Error) { c.errs = append(c.errs, e) }
 
@@ -176,16 +146,6 @@ func (c *compiler) portExists(name string) bool {
 	return c.opts.Ports == nil && !c.opts.OwnNamePorts || slices.Contains(c.opts.Ports, name)
 }
 
-func (c *compiler) builtinRules() {
-	for id, name := range builtinNames {
-		info := RuleInfo{Name: name, Description: builtinDescriptions[id], Builtin: uint32(id) != RuleNone}
-		if info.Builtin {
-			info.Action = Allow
-		}
-		c.out.Rules = append(c.out.Rules, info)
-	}
-}
-
 func (c *compiler) addRule(r *Rule) {
 	if len(c.out.Rules) == maxRules {
 		c.fail(r.Pos.Errorf("policy has more than %d rules", maxRules-int(RuleFirst)))
@@ -197,93 +157,6 @@ func (c *compiler) addRule(r *Rule) {
 	})
 	if !expired && !r.Expires.IsZero() && (c.out.NextExpiry.IsZero() || r.Expires.Before(c.out.NextExpiry)) {
 		c.out.NextExpiry = r.Expires
-	}
-}
-
-// spoofing makes the entries in front of all rules: what may not come from a zone.
-func (c *compiler) spoofing() {
-	for _, name := range c.out.Zones[zoneFirst:] {
-		z := &c.policy.Zones[slices.IndexFunc(c.policy.Zones, func(z Zone) bool { return z.Name == name })]
-		if len(z.Addresses) == 0 {
-			continue
-		}
-		foreign := complementAddresses(joinAddresses(slices.Concat(z.Addresses, spoofExempt)))
-		if len(foreign) == 0 {
-			continue
-		}
-		e := flowtable.ACLEntry{Src: foreign, Verdict: flowtable.Verdict(RuleNone, uint32(bpf.XDPActionACTION_SPOOFED), 0)}
-		setSpan(&e, spans(nil)[0])
-		e.From.Add(c.zones[name])
-		c.antispoof = append(c.antispoof, e)
-	}
-}
-
-// management makes the entries of the built-in rule for what the configuration names.
-func (c *compiler) management(b *builtinEntries) {
-	m := c.opts.Management
-	var from flowtable.Zones
-	for _, ref := range m.From {
-		id, known := c.zones[ref.Name]
-		if !known || id == zoneHost {
-			c.fail(Unknown(ref.Pos, "zone", ref.Name, c.out.Zones[zoneFirst:], "management comes from a zone of the policy, which has none of this name"))
-			continue
-		}
-		from.Add(id)
-	}
-	var services []ServiceMatch
-	for _, ref := range m.Services {
-		if i := slices.IndexFunc(c.policy.Services, func(s Service) bool { return s.Name == ref.Name }); i >= 0 {
-			services = append(services, c.policy.Services[i].Matches...)
-			c.used = append(c.used, ref.Name)
-			continue
-		}
-		if isLiteral(ref.Name) {
-			s, hint, err := parseService(ref.Name)
-			if err != nil {
-				c.fail(ref.Pos.Errorf("%v", err).WithHint("%s", hint))
-			}
-			services = append(services, s)
-			continue
-		}
-		var names []string
-		for i := range c.policy.Services {
-			names = append(names, c.policy.Services[i].Name)
-		}
-		c.fail(Unknown(ref.Pos, "service", ref.Name, names, "declare it in the policy, or write a literal such as tcp/22"))
-	}
-	if len(m.From) == 0 || len(m.Services) == 0 {
-		return
-	}
-	var to flowtable.Zones
-	to.Add(zoneHost)
-	for _, s := range spans(services) {
-		e := flowtable.ACLEntry{From: from, To: to, Verdict: flowtable.Verdict(RuleManagement, uint32(bpf.XDPActionACTION_ALLOW), 0)}
-		setSpan(&e, s)
-		b.management = append(b.management, e)
-	}
-}
-
-// dhcpClient admits the gateway's own requests, and answers that come unasked as far as connection
-// tracking can tell: a server answers a broadcast from its own address.
-func (c *compiler) dhcpClient() {
-	for _, v := range []struct {
-		family         uint8
-		client, server uint16
-	}{{4, 68, 67}, {6, 546, 547}} {
-		for _, out := range []bool{true, false} {
-			e := flowtable.ACLEntry{
-				Family: v.family, Proto: flowtable.U8Range{First: protoUDP, Last: protoUDP},
-				SrcPort: flowtable.U16Range{First: v.server, Last: v.server}, DstPort: flowtable.U16Range{First: v.client, Last: v.client},
-				Verdict: flowtable.Verdict(RuleDHCPClient, uint32(bpf.XDPActionACTION_ALLOW), 0),
-			}
-			if out {
-				e.SrcPort, e.DstPort = e.DstPort, e.SrcPort
-				e.From.Add(zoneHost)
-			} else {
-				e.To.Add(zoneHost)
-			}
-			c.builtin.dhcp = append(c.builtin.dhcp, e)
-		}
 	}
 }
 

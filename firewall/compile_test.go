@@ -124,7 +124,12 @@ rules: [{name: nothing, from: any, to: any, action: deny}]
 		}
 	}
 	at := Pos{File: "softdpu.yaml", Line: 5, Column: 20}
-	_, err := compileText(t, text, CompileOptions{Management: Management{
+	c, err := compileText(t, strings.Replace(text, "{ports: [a]}", "{ports: [a], untrusted: true}", 1),
+		CompileOptions{Management: Management{From: []Ref{{"lan", at}}, Services: []Ref{{"ssh", at}}}})
+	if err != nil || !strings.Contains(c.Warnings.Error(), `softdpu.yaml:5:20: management from the untrusted zone "lan"`) {
+		t.Errorf("management from an untrusted zone: %v, %v", err, c)
+	}
+	_, err = compileText(t, text, CompileOptions{Management: Management{
 		From: []Ref{{"lam", at}, {"host", at}}, Services: []Ref{{"shs", at}, {"tcp/x", at}}}})
 	for _, want := range []string{`softdpu.yaml:5:20: unknown zone "lam"`, `did you mean "lan"?`, `unknown zone "host"`,
 		`unknown service "shs"`, `did you mean "ssh"?`, `"x" is not a port`} {

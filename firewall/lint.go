@@ -57,8 +57,11 @@ func (c *compiler) shadowed() {
 		if rule >= RuleFirst {
 			var by []string
 			for e := i; e < end; e++ {
-				cover := slices.IndexFunc(entries[:i], func(x flowtable.ACLEntry) bool { return covers(&x, &entries[e]) })
-				if cover < 0 {
+				cover := 0
+				for cover < i && !covers(&entries[cover], &entries[e]) {
+					cover++
+				}
+				if cover == i {
 					by = nil
 					break
 				}

@@ -36,7 +36,7 @@ type Zone struct {
 	Ports       []string
 	VLANs       []uint16              // outer VLAN ids; empty: the untagged frames of Ports
 	Addresses   []flowtable.AddrRange // that may come from here; empty: any
-	Untrusted   bool
+	Untrusted   bool                  // management from here is warned of
 	Description string
 	Pos         Pos
 	PortPos     []Pos // of Ports, one each
