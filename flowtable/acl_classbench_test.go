@@ -9,14 +9,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// classBench reads the first n lines of a ClassBench set. A port range there means TCP and UDP only,
+// aclClassBench reads the first n lines of a ClassBench set. A port range there means TCP and UDP only,
 // which is left out here: the sets are made for lookups, and so are these tests.
-func classBench(tb testing.TB, kind string, n int) []ACLEntry {
+func aclClassBench(tb testing.TB, kind string, n int) []ACLEntry {
 	tb.Helper()
 	dir := os.Getenv("SOFTDPU_TESTDATA")
 	if dir == "" {
@@ -40,7 +44,7 @@ func classBench(tb testing.TB, kind string, n int) []ACLEntry {
 			tb.Fatalf("%s line %d: %v", path, len(entries)+1, err)
 		}
 		e := ACLEntry{
-			Src: []AddrRange{prefixRange(netip.MustParsePrefix(src))}, Dst: []AddrRange{prefixRange(netip.MustParsePrefix(dst))},
+			Src: []AddrRange{aclPrefix(netip.MustParsePrefix(src))}, Dst: []AddrRange{aclPrefix(netip.MustParsePrefix(dst))},
 			SrcPort: U16Range{sf, sl}, DstPort: U16Range{df, dl}, Proto: U8Range{proto, proto}, Family: 4,
 			Verdict: Verdict(uint32(len(entries)+1), 1, 0),
 		}
@@ -52,8 +56,8 @@ func classBench(tb testing.TB, kind string, n int) []ACLEntry {
 	return entries
 }
 
-// firewallRules are n rules as people write them: zones, networks, hosts, services.
-func firewallRules(n int) []ACLEntry {
+// aclFirewallRules are n rules as people write them: zones, networks, hosts, services.
+func aclFirewallRules(n int) []ACLEntry {
 	r := rand.New(rand.NewPCG(1, 2))
 	services := []struct {
 		proto       uint8
@@ -70,11 +74,11 @@ func firewallRules(n int) []ACLEntry {
 		e.From.Add(uint8(2 + r.IntN(6)))
 		e.To.Add(uint8(2 + r.IntN(6)))
 		if r.IntN(5) > 0 {
-			e.Src = append(e.Src, prefixRange(network()))
+			e.Src = append(e.Src, aclPrefix(network()))
 		}
 		if r.IntN(5) > 0 {
 			for range 1 + r.IntN(3) {
-				e.Dst = append(e.Dst, prefixRange(network()))
+				e.Dst = append(e.Dst, aclPrefix(network()))
 			}
 		}
 		s := services[r.IntN(len(services))]
@@ -87,8 +91,8 @@ func firewallRules(n int) []ACLEntry {
 	return entries
 }
 
-// insideKey draws a key inside a random entry, as traffic that a rule set is for would be.
-func insideKey(r *rand.Rand, entries []ACLEntry) bpf.XDPClassifyKey {
+// aclInsideKey draws a key inside a random entry, as traffic that a rule set is for would be.
+func aclInsideKey(r *rand.Rand, entries []ACLEntry) bpf.XDPClassifyKey {
 	e := &entries[r.IntN(len(entries))]
 	addr := func(list []AddrRange) uint64 {
 		if len(list) == 0 {
@@ -112,4 +116,140 @@ func insideKey(r *rand.Rand, entries []ACLEntry) bpf.XDPClassifyKey {
 		Dport: e.DstPort.First + uint16(r.IntN(int(e.DstPort.Last-e.DstPort.First)+1)),
 		Proto: e.Proto.First, From: zone(e.From), To: zone(e.To),
 	}
+}
+
+// Sets of the sizes that a gateway has fit into one function of less than 30,000 instructions and
+// decide as the oracle does, in both executors.
+func TestACLClassBench(t *testing.T) {
+	checked := 0
+	for _, kind := range []string{"acl1", "fw1", "ipc1"} {
+		t.Run(kind, func(t *testing.T) {
+			checked += aclCheckSet(t, aclClassBench(t, kind, 1000))
+		})
+	}
+	t.Logf("%d keys checked", checked)
+}
+
+func TestACLFirewall(t *testing.T) { aclCheckSet(t, aclFirewallRules(1000)) }
+
+func aclCheckSet(t *testing.T, entries []ACLEntry) (checked int) {
+	t.Helper()
+	start := time.Now()
+	a, err := CompileACL(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(start)
+	insns, err := a.Instructions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots := insns.Size() / asm.InstructionSize
+	t.Logf("%d entries: compiled in %v, %d nodes, %d instructions", len(entries), took, len(a.nodes), slots)
+	if slots >= 30_000 {
+		t.Errorf("%d instructions, want less than 30,000", slots)
+	}
+	var k *kernelClassifier
+	if os.Geteuid() == 0 {
+		k = newKernelClassifier(t, a, true)
+	}
+	r := rand.New(rand.NewPCG(7, 8))
+	matched := 0
+	for range 4 {
+		keys := make([]bpf.XDPClassifyKey, kernelBatch)
+		for i := range keys {
+			keys[i] = aclInsideKey(r, entries)
+			if i%2 == 1 {
+				keys[i].DstLo = aclInsideKey(r, entries).DstLo
+			}
+		}
+		m, _ := aclAgree(t, entries, a, k, keys)
+		matched, checked = matched+m, checked+len(keys)
+	}
+	if matched < checked/2 {
+		t.Errorf("only %d of %d keys matched an entry that they were drawn from", matched, checked)
+	}
+	return checked
+}
+
+// aclSets are what the benchmarks run over.
+func aclSets(b *testing.B, f func(b *testing.B, entries []ACLEntry)) {
+	for _, kind := range []string{"acl1", "fw1", "ipc1", "firewall"} {
+		for _, n := range []int{10, 100, 1000} {
+			b.Run(fmt.Sprintf("%s-%d", kind, n), func(b *testing.B) {
+				entries := aclFirewallRules(n)
+				if kind != "firewall" {
+					entries = aclClassBench(b, kind, n)
+				}
+				f(b, entries)
+			})
+		}
+	}
+}
+
+func BenchmarkCompileACL(b *testing.B) {
+	aclSets(b, func(b *testing.B, entries []ACLEntry) {
+		for b.Loop() {
+			if _, err := CompileACL(entries); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+func BenchmarkClassify(b *testing.B) {
+	aclSets(b, func(b *testing.B, entries []ACLEntry) {
+		a, err := CompileACL(entries)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r := rand.New(rand.NewPCG(1, 1))
+		keys := make([]bpf.XDPClassifyKey, kernelBatch)
+		for i := range keys {
+			keys[i] = aclInsideKey(r, entries)
+		}
+		for b.Loop() {
+			a.Classify(&keys[r.IntN(len(keys))], nil)
+		}
+	})
+}
+
+// BenchmarkInstructions measures one call of the generated classifier on keys in random order, over
+// the same program with a classifier that answers a constant: `hit` on keys inside entries, `miss` on
+// keys to any address.
+func BenchmarkInstructions(b *testing.B) {
+	kernelNeedsRoot(b)
+	aclSets(b, func(b *testing.B, entries []ACLEntry) {
+		a, err := CompileACL(entries)
+		if err != nil {
+			b.Fatal(err)
+		}
+		k, constant := newKernelClassifier(b, a, false), newKernelClassifier(b, nil, false)
+		r := rand.New(rand.NewPCG(1, 1))
+		hit, miss := make([]bpf.XDPClassifyKey, kernelBatch), make([]bpf.XDPClassifyKey, kernelBatch)
+		for i := range hit {
+			hit[i], miss[i] = aclInsideKey(r, entries), aclInsideKey(r, entries)
+			miss[i].DstLo = uint64(r.Uint32())
+		}
+		const repeat = 100_000
+		run := func(k *kernelClassifier, keys []bpf.XDPClassifyKey) float64 {
+			k.fill(b, keys)
+			_, took, err := k.prog.Benchmark(make([]byte, 64), repeat, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return float64(took.Nanoseconds())
+		}
+		var overHit, overMiss []float64
+		for b.Loop() {
+			floor := run(constant, hit)
+			overHit = append(overHit, run(k, hit)-floor)
+			overMiss = append(overMiss, run(k, miss)-floor)
+		}
+		slices.Sort(overHit)
+		slices.Sort(overMiss)
+		b.ReportMetric(overHit[len(overHit)/2], "ns/hit")
+		b.ReportMetric(overMiss[len(overMiss)/2], "ns/miss")
+		b.ReportMetric(0, "ns/op")
+	})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// matches is the naive oracle: it asks an entry as it was written, knows nothing of trees and
+// aclMatches is the naive oracle: it asks an entry as it was written, knows nothing of trees and
 // compares addresses with netip.
-func matches(e *ACLEntry, k *bpf.XDPClassifyKey) bool {
+func aclMatches(e *ACLEntry, k *bpf.XDPClassifyKey) bool {
 	if e.Family != 0 && e.Family != k.Family {
 		return false
 	}
@@ -21,20 +21,20 @@ func matches(e *ACLEntry, k *bpf.XDPClassifyKey) bool {
 		})
 	}
 	return e.From.Has(k.From) && e.To.Has(k.To) &&
-		inAny(e.Src, keyAddr(k.Family, k.SrcHi, k.SrcLo)) && inAny(e.Dst, keyAddr(k.Family, k.DstHi, k.DstLo)) &&
+		inAny(e.Src, aclKeyAddr(k.Family, k.SrcHi, k.SrcLo)) && inAny(e.Dst, aclKeyAddr(k.Family, k.DstHi, k.DstLo)) &&
 		(len(e.Contexts) == 0 || slices.Contains(e.Contexts, k.Context)) &&
 		e.Proto.First <= k.Proto && k.Proto <= e.Proto.Last &&
 		e.SrcPort.First <= k.Sport && k.Sport <= e.SrcPort.Last &&
 		e.DstPort.First <= k.Dport && k.Dport <= e.DstPort.Last
 }
 
-// naive returns the verdict of the first entry that matches and the audit rules before it.
-func naive(entries []ACLEntry, k *bpf.XDPClassifyKey, audits []uint32) (uint32, []uint32) {
+// aclNaive returns the verdict of the first entry that matches and the audit rules before it.
+func aclNaive(entries []ACLEntry, k *bpf.XDPClassifyKey, audits []uint32) (uint32, []uint32) {
 	if k.Family != 4 && k.Family != 6 {
 		return 0, audits
 	}
 	for i := range entries {
-		if e := &entries[i]; matches(e, k) {
+		if e := &entries[i]; aclMatches(e, k) {
 			if !e.Audit {
 				return e.Verdict, audits
 			}
@@ -44,7 +44,7 @@ func naive(entries []ACLEntry, k *bpf.XDPClassifyKey, audits []uint32) (uint32, 
 	return 0, audits
 }
 
-func keyAddr(family uint8, hi, lo uint64) netip.Addr {
+func aclKeyAddr(family uint8, hi, lo uint64) netip.Addr {
 	if family == 4 {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(lo))))
 	}
@@ -77,7 +77,7 @@ func (s aclSource) addr6() netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-func prefixRange(p netip.Prefix) AddrRange {
+func aclPrefix(p netip.Prefix) AddrRange {
 	p = p.Masked()
 	last := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(last)*8; i++ {
@@ -117,7 +117,7 @@ func (s aclSource) addresses() []AddrRange {
 			}
 			list[i] = AddrRange{a, b}
 		default:
-			list[i] = prefixRange(netip.PrefixFrom(a, s.IntN(a.BitLen()+1)))
+			list[i] = aclPrefix(netip.PrefixFrom(a, s.IntN(a.BitLen()+1)))
 		}
 	}
 	return list
@@ -234,4 +234,14 @@ func (s aclSource) nearZone(z Zones) uint8 {
 		}
 	}
 	return uint8(s.IntN(256))
+}
+
+func aclPrefix4(a uint32, bits int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, a))), bits)
+}
+
+// aclPrefix6 spreads a over both halves of an address.
+func aclPrefix6(a uint64, bits int) netip.Prefix {
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, a), a*0x9e3779b97f4a7c15)
+	return netip.PrefixFrom(netip.AddrFrom16([16]byte(b)), bits)
 }

@@ -2,7 +2,9 @@ package flowtable
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -30,15 +32,15 @@ type kernelClassifier struct {
 	state                  *ebpf.Map
 }
 
-// needRoot skips a test that loads programs.
-func needRoot(tb testing.TB) {
+// kernelNeedsRoot skips a test that loads programs.
+func kernelNeedsRoot(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
 		tb.Skip("not root: loading eBPF programs left out")
 	}
 }
 
-func newMap(tb testing.TB, name string, value, entries uint32) *ebpf.Map {
+func kernelMap(tb testing.TB, name string, value, entries uint32) *ebpf.Map {
 	tb.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: value, MaxEntries: entries})
 	if err != nil {
@@ -48,13 +50,13 @@ func newMap(tb testing.TB, name string, value, entries uint32) *ebpf.Map {
 	return m
 }
 
-// lookup adds r0 = &m[*(u32 *)(fp - 4)], or a jump to absent.
-func lookup(f *emitFunc, m *ebpf.Map, absent emitLabel) {
+// kernelLookup adds r0 = &m[*(u32 *)(fp - 4)], or a jump to absent.
+func kernelLookup(f *emitFunc, m *ebpf.Map, absent emitLabel) {
 	f.add(asm.LoadMapPtr(asm.R1, m.FD()), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4), asm.FnMapLookupElem.Call())
 	f.jumpImm(asm.JEq, asm.R0, 0, asm.R0, absent)
 }
 
-func function(tb testing.TB, f *emitFunc, name string, params ...btf.FuncParam) asm.Instructions {
+func kernelFunction(tb testing.TB, f *emitFunc, name string, params ...btf.FuncParam) asm.Instructions {
 	tb.Helper()
 	insns, err := f.finish()
 	if err != nil {
@@ -83,7 +85,7 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 		main.place(loop)
 	} else {
 		main.add(asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word))
-		lookup(main, k.state, out)
+		kernelLookup(main, k.state, out)
 		main.add( // a linear congruential generator: in turn, branch predictors would learn the keys by heart
 			asm.LoadMem(asm.R6, asm.R0, 0, asm.DWord),
 			asm.LoadImm(asm.R1, 6364136223846793005, asm.DWord), asm.Mul.Reg(asm.R6, asm.R1), asm.Add.Imm(asm.R6, 1),
@@ -92,12 +94,12 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 		)
 	}
 	main.add(asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word))
-	lookup(main, k.keys, out)
+	kernelLookup(main, k.keys, out)
 	main.add(asm.Mov.Reg(asm.R1, asm.R0))
 	main.call("classify")
 	if batch {
 		main.add(asm.Mov.Reg(asm.R7, asm.R0))
-		lookup(main, k.verdicts, out)
+		kernelLookup(main, k.verdicts, out)
 		main.add(asm.StoreMem(asm.R0, 0, asm.R7, asm.Word), asm.Add.Imm(asm.R6, 1))
 		main.jumpImm(asm.JLT, asm.R6, kernelBatch, asm.R0, loop)
 	}
@@ -106,8 +108,6 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 
 	constant := &emitFunc{}
 	constant.add(asm.Mov.Reg(asm.R6, asm.R1))
-	constant.jumpImm(asm.JEq, asm.R6, 0, asm.R0, constant.label())
-	constant.place(0)
 	constant.ret(0)
 
 	audit := &emitFunc{}
@@ -115,7 +115,7 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 	audit.add(asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Reg(asm.R7, asm.R2))
 	audit.jumpImm(asm.JEq, asm.R6, 0, asm.R0, end)
 	audit.add(asm.LoadMem(asm.R1, asm.R6, int16(unsafe.Offsetof(bpf.XDPClassifyKey{}.Pad))+2, asm.Word), asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
-	lookup(audit, k.audits, end)
+	kernelLookup(audit, k.audits, end)
 	audit.add(asm.LoadMem(asm.R1, asm.R0, 0, asm.Word))
 	audit.jumpImm(asm.JGE, asm.R1, kernelAudits-1, asm.R0, end)
 	audit.add(
@@ -126,9 +126,9 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 	audit.ret(0)
 
 	spec := &ebpf.ProgramSpec{Name: "acl_test", Type: ebpf.XDP, License: "GPL"}
-	spec.Instructions = append(spec.Instructions, function(tb, main, "main", btf.FuncParam{Name: "ctx", Type: &btf.Pointer{Target: &btf.Struct{Name: "xdp_md", Size: 24}}})...)
-	spec.Instructions = append(spec.Instructions, function(tb, constant, "classify", key)...)
-	spec.Instructions = append(spec.Instructions, function(tb, audit, "audit", key, btf.FuncParam{Name: "rule", Type: u32})...)
+	spec.Instructions = append(spec.Instructions, kernelFunction(tb, main, "main", btf.FuncParam{Name: "ctx", Type: &btf.Pointer{Target: &btf.Struct{Name: "xdp_md", Size: 24}}})...)
+	spec.Instructions = append(spec.Instructions, kernelFunction(tb, constant, "classify", key)...)
+	spec.Instructions = append(spec.Instructions, kernelFunction(tb, audit, "audit", key, btf.FuncParam{Name: "rule", Type: u32})...)
 	return spec
 }
 
@@ -136,38 +136,37 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 	tb.Helper()
 	k := &kernelClassifier{
-		keys:     newMap(tb, "keys", uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})), kernelBatch),
-		verdicts: newMap(tb, "verdicts", 4, kernelBatch),
-		audits:   newMap(tb, "audits", 4*kernelAudits, kernelBatch),
-		state:    newMap(tb, "state", 8, 1),
+		keys:     kernelMap(tb, "keys", uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})), kernelBatch),
+		verdicts: kernelMap(tb, "verdicts", 4, kernelBatch),
+		audits:   kernelMap(tb, "audits", 4*kernelAudits, kernelBatch),
+		state:    kernelMap(tb, "state", 8, 1),
 	}
 	spec := k.harness(tb, batch)
-	replace := a
 	if a == nil {
-		spec.Instructions = mustCalled(tb, spec.Instructions)
-	} else if err := ReplaceClassifier(spec, replace); err != nil {
+		insns, err := emitCalled(spec.Instructions)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		spec.Instructions = insns
+	} else if err := ReplaceClassifier(spec, a); err != nil {
 		tb.Fatal(err)
 	}
 	prog, err := ebpf.NewProgram(spec)
 	if err != nil {
-		var ve *ebpf.VerifierError
-		if errors.As(err, &ve) {
-			tb.Fatalf("%+v", ve.Log[max(0, len(ve.Log)-20):])
-		}
-		tb.Fatal(err)
+		tb.Fatalf("load: %v", kernelLog(err))
 	}
 	tb.Cleanup(func() { prog.Close() })
 	k.prog = prog
 	return k
 }
 
-func mustCalled(tb testing.TB, insns asm.Instructions) asm.Instructions {
-	tb.Helper()
-	insns, err := emitCalled(insns)
-	if err != nil {
-		tb.Fatal(err)
+// kernelLog shortens a verifier's log to its end.
+func kernelLog(err error) error {
+	var ve *ebpf.VerifierError
+	if errors.As(err, &ve) {
+		return fmt.Errorf("%w: %s", err, strings.Join(ve.Log[max(0, len(ve.Log)-8):], "\n"))
 	}
-	return insns
+	return err
 }
 
 func (k *kernelClassifier) fill(tb testing.TB, keys []bpf.XDPClassifyKey) {

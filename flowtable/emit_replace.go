@@ -29,11 +29,12 @@ func (a *ACL) Instructions() (asm.Instructions, error) {
 	return a.instructions(&btf.Func{
 		Name: emitClassifyName, Linkage: btf.GlobalFunc,
 		Type: &btf.FuncProto{Return: u32, Params: []btf.FuncParam{{Name: "key", Type: &btf.Pointer{Target: key}}}},
-	})
+	}, nil)
 }
 
-// instructions emits the functions, classify with the type given.
-func (a *ACL) instructions(classify *btf.Func) (asm.Instructions, error) {
+// instructions emits the functions, classify with the type given. All get the source line given, if
+// any: a program that has lines must have one for each function.
+func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructions, error) {
 	proto, ok := classify.Type.(*btf.FuncProto)
 	if !ok || len(proto.Params) != 1 {
 		return nil, fmt.Errorf("emit %s: it is not a function of one parameter", classify.Name)
@@ -59,6 +60,9 @@ func (a *ACL) instructions(classify *btf.Func) (asm.Instructions, error) {
 			t = &btf.Func{Name: fn.name, Type: types[fn.kind], Linkage: btf.GlobalFunc}
 		}
 		fn.insns[0] = btf.WithFuncMetadata(fn.insns[0], t).WithSymbol(fn.name)
+		if line != nil {
+			fn.insns[0] = fn.insns[0].WithSource(line)
+		}
 		insns = append(insns, fn.insns...)
 	}
 	return insns, nil
@@ -80,7 +84,7 @@ func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
 	for end < len(spec.Instructions) && spec.Instructions[end].Symbol() == "" {
 		end++
 	}
-	generated, err := a.instructions(fn)
+	generated, err := a.instructions(fn, spec.Instructions[at].Source())
 	if err != nil {
 		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
 	}

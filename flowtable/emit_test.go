@@ -9,8 +9,8 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// agree compares tree, oracle and kernel (nil: without) on one batch of keys.
-func agree(t *testing.T, entries []ACLEntry, a *ACL, k *kernelClassifier, keys []bpf.XDPClassifyKey) (matched, reported int) {
+// aclAgree compares tree, oracle and kernel (nil: without) on one batch of keys.
+func aclAgree(t *testing.T, entries []ACLEntry, a *ACL, k *kernelClassifier, keys []bpf.XDPClassifyKey) (matched, reported int) {
 	t.Helper()
 	var verdicts []uint32
 	var audits [][kernelAudits]uint32
@@ -19,7 +19,7 @@ func agree(t *testing.T, entries []ACLEntry, a *ACL, k *kernelClassifier, keys [
 	}
 	for i := range keys {
 		var got []uint32
-		want, wantAudits := naive(entries, &keys[i], nil)
+		want, wantAudits := aclNaive(entries, &keys[i], nil)
 		verdict := a.Classify(&keys[i], func(rule uint32) { got = append(got, rule) })
 		if verdict != want || !slices.Equal(got, wantAudits) {
 			t.Fatalf("key %+v: tree says %#x after %v, oracle %#x after %v", keys[i], verdict, got, want, wantAudits)
@@ -53,7 +53,7 @@ func TestACLAgainstOracle(t *testing.T) {
 		for i := range keys {
 			keys[i] = s.key(entries)
 		}
-		m, r := agree(t, entries, a, nil, keys)
+		m, r := aclAgree(t, entries, a, nil, keys)
 		matched, reported, total = matched+m, reported+r, total+len(keys)
 	}
 	t.Logf("%d keys, %d matched, %d reports", total, matched, reported)
@@ -63,7 +63,7 @@ func TestACLAgainstOracle(t *testing.T) {
 }
 
 func TestInstructionsAgainstOracle(t *testing.T) {
-	needRoot(t)
+	kernelNeedsRoot(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	s := aclSource{rand.New(rand.NewPCG(seed, 0))}
@@ -80,7 +80,7 @@ func TestInstructionsAgainstOracle(t *testing.T) {
 			for i := range keys {
 				keys[i] = s.key(entries)
 			}
-			m, r := agree(t, entries, a, k, keys)
+			m, r := aclAgree(t, entries, a, k, keys)
 			matched, reported, total = matched+m, reported+r, total+len(keys)
 		}
 		k.prog.Close()
