@@ -88,7 +88,8 @@ func (l *Lab) status() (*Status, error) {
 		err := n.Do(func() error {
 			for _, d := range node.Devices {
 				link, err := netlink.LinkByName(d.Name)
-				if _, missing := err.(netlink.LinkNotFoundError); missing {
+				var missing netlink.LinkNotFoundError
+				if errors.As(err, &missing) {
 					continue
 				}
 				if err != nil {

@@ -216,7 +216,7 @@ func execIn(ctx context.Context, env *Env, n *testenv.Namespace, command []strin
 	c := n.Command(ctx, command[0], command[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = env.Stdin, env.Stdout, env.Stderr
 	c.Cancel = func() error {
-		if f, ok := env.Stdin.(*os.File); ok && terminalWidth(f, "") > 0 {
+		if f, ok := env.Stdin.(*os.File); ok && isTerminal(f) {
 			return nil
 		}
 		return c.Process.Signal(syscall.SIGTERM)

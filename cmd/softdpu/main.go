@@ -68,3 +68,8 @@ func terminalWidth(f *os.File, columns string) int {
 	}
 	return int(size.Col)
 }
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

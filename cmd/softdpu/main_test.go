@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // execute runs a command line in this process, without a terminal.
@@ -137,5 +139,43 @@ func TestCompletion(t *testing.T) {
 	code, stdout, _ = execute(t, "__complete", "version", "-o", "")
 	if code != exitYes || !strings.HasPrefix(stdout, "table\njson\n") {
 		t.Errorf("formats: exit code %d:\n%s", code, stdout)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminal here: %v", err)
+	}
+	defer terminal.Close()
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 97}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(t.TempDir() + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	tests := []struct {
+		name     string
+		file     *os.File
+		columns  string
+		width    int
+		terminal bool
+	}{
+		{"terminal", terminal, "", 97, true},
+		{"terminal and COLUMNS", terminal, "40", 40, true},
+		{"terminal and nonsense in COLUMNS", terminal, "wide", 97, true},
+		{"file", file, "40", 0, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := terminalWidth(tt.file, tt.columns); got != tt.width {
+				t.Errorf("width %d", got)
+			}
+			if got := isTerminal(tt.file); got != tt.terminal {
+				t.Errorf("terminal %t", got)
+			}
+		})
 	}
 }
