@@ -114,8 +114,11 @@ func (c *compiler) claimPorts() {
 	for i := range c.policy.Zones {
 		z := &c.policy.Zones[i]
 		ports := z.Ports
-		if c.opts.OwnNamePorts && !slices.ContainsFunc(ports, c.portExists) && c.portExists(z.Name) {
-			ports = []string{z.Name}
+		if c.opts.OwnNamePorts {
+			ports = slices.DeleteFunc(slices.Clone(ports), func(name string) bool { return !c.portExists(name) })
+			if len(ports) == 0 && c.portExists(z.Name) {
+				ports = []string{z.Name}
+			}
 		} else {
 			for j, name := range ports {
 				if !c.portExists(name) {

@@ -309,13 +309,16 @@ rules: [{name: r, from: any, to: any, action: allow}]
 	}
 
 	// Without a gateway, as in an offline simulation, zones take the ports of their names.
-	c, err = compileText(t, strings.ReplaceAll(text, "dmz: {ports: [lan0], vlans: [20, 10]}, ", ""),
+	c, err = compileText(t, strings.ReplaceAll(text, "dmz: {ports: [lan0], vlans: [20, 10]}, ", "dmz: {ports: [dmz0]}, "),
 		CompileOptions{Ports: []string{"lan", "wan"}, OwnNamePorts: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []PortZone{{"lan", 0, 2}, {"wan", 0, 3}}; !reflect.DeepEqual(c.Ports, want) {
+	if want := []PortZone{{"lan", 0, 3}, {"wan", 0, 4}}; !reflect.DeepEqual(c.Ports, want) {
 		t.Errorf("ports of their own names %v, want %v", c.Ports, want)
+	}
+	if !strings.Contains(c.Warnings.Error(), `zone "dmz" has no ports`) {
+		t.Errorf("warnings: %v", c.Warnings)
 	}
 	_, err = compileText(t, head+"zones: {lan: {}, wan: {ports: [lan]}}\n", CompileOptions{Ports: []string{"lan", "wan"}, OwnNamePorts: true})
 	if err == nil || !strings.Contains(err.Error(), `port "lan" belongs to zones "lan" and "wan"`) {

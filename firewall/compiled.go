@@ -39,7 +39,8 @@ type CompileOptions struct {
 	Management Management
 	// Ports are the gateway's port names. Nil: every name that a zone uses is taken to exist.
 	Ports []string
-	// OwnNamePorts gives a zone none of whose ports exist the port of its own name.
+	// OwnNamePorts gives a zone none of whose ports exist the port of its own name, if there is one;
+	// ports that do not exist are then no error.
 	OwnNamePorts bool
 }
 
