@@ -33,6 +33,7 @@ enum reason {
 
 	/* by connection tracking */
 	REASON_FLOW_TABLE_FULL,
+	REASON_FLOW_GONE, /* the entry was freed or replaced while the packet was looking at it */
 	REASON_NOT_SYN, /* allowed by a rule, but TCP and not the opening SYN */
 	REASON_TCP_STATE, /* segment that the connection's state does not admit */
 	REASON_TCP_WINDOW, /* RST or FIN outside the receiver's window */
@@ -240,12 +241,16 @@ struct flow6_group {
 
 #define FRAGMENT_RANGES 8
 
+struct fragment_range {
+	__u16 start, end;
+};
+
 /* One fragmented datagram whose first fragment was judged. Offsets and ends in bytes of payload. */
 struct fragment {
 	__be32 src[4], dst[4]; /* IPv4: first element, others 0 */
 	__be32 id;
 	__u16 domain;
-	__u8 proto; /* of the transport header */
+	__u8 proto; /* of the key: what the IP or fragment header names */
 	__u8 family; /* 4 or 6; 0 = free */
 	__be16 sport, dport; /* of the flow key, in the direction of the datagram */
 	__u32 tick; /* of the first fragment */
@@ -253,10 +258,9 @@ struct fragment {
 	__u16 total; /* payload length once the last fragment was seen, else 0 */
 	__u8 reason; /* REASON_NONE: follow the flow; else drop with this reason */
 	__u8 ranges; /* used elements of range */
-	__u32 pad;
-	struct {
-		__u16 start, end;
-	} range[FRAGMENT_RANGES]; /* sorted, disjoint, not touching */
+	__u8 transport; /* protocol of the transport header */
+	__u8 pad[3];
+	struct fragment_range range[FRAGMENT_RANGES]; /* disjoint, not touching, in no order */
 };
 
 /* ---- Ports and next hops -------------------------------------------------------------------- */
@@ -293,8 +297,13 @@ struct port {
 #define NEXTHOP_MAX 16384
 #define NEXTHOP_PROBES 8
 
-#define NEXTHOP_READY 1
-#define NEXTHOP_CLAIMED 2
+/* States. A slot that no look-up chose for NEXTHOP_KEEP ticks may get another next hop: every leg
+ * that still trusts its slot was looked up less than a second ago. */
+#define NEXTHOP_FREE 0
+#define NEXTHOP_CLAIMED 1 /* being filled */
+#define NEXTHOP_PENDING 2 /* gateway known, its MAC not */
+#define NEXTHOP_READY 3
+#define NEXTHOP_KEEP 4096
 
 struct nexthop {
 	__u64 dst; /* destination MAC in the low 48 bits as it stands in the frame; VLAN tag above, 0 = none */
@@ -374,10 +383,11 @@ struct event {
 	__u8 state; /* enum flow_state */
 	__u32 rule;
 	__be32 src[4], dst[4]; /* of the opening packet */
-	__be16 sport, dport; /* ICMP: type and code as one 16-bit number in dport */
+	__be16 sport, dport; /* ICMP queries: identifier and 0 */
+	__u16 icmp; /* type << 8 | code, of ICMP and ICMPv6 */
 	__u8 from, to;
 	__u8 reason;
-	__u8 pad;
+	__u8 pad[7];
 	__u32 created;
 	__u32 tick;
 	struct flow_count count[2]; /* opener's direction first */

@@ -129,6 +129,22 @@ struct {
 	__type(value, __u32); /* ifindex */
 } vlan_devices SEC(".maps");
 
+/* The gateway's own and its broadcast addresses: bpf_fib_lookup gives one answer for them and for
+ * "no route". IPv4 in addr[0]. */
+struct local_key {
+	__u32 prefixlen; /* 32 + the prefix's own length */
+	__u32 family; /* 4 or 6 */
+	__be32 addr[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct local_key);
+	__type(value, __u32);
+} locals SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

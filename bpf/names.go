@@ -11,6 +11,7 @@ var reasonNames = [XDPReasonREASON_LEN]string{
 	XDPReasonREASON_POLICY_REVOKED:          "policy-revoked",
 	XDPReasonREASON_SPOOFED:                 "spoofed",
 	XDPReasonREASON_FLOW_TABLE_FULL:         "flow-table-full",
+	XDPReasonREASON_FLOW_GONE:               "flow-gone",
 	XDPReasonREASON_NOT_SYN:                 "not-syn",
 	XDPReasonREASON_TCP_STATE:               "tcp-state",
 	XDPReasonREASON_TCP_WINDOW:              "tcp-window",

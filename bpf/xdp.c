@@ -1,10 +1,29 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * xdp.c: the packet path. docs/PACKET-PATH.md says what each step does and in which order.
+ *
+ *   dispatch -> softdpu: arrive - parse - fragments - find - (miss: route, judge, open) - known - send
+ *   guard_dispatch -> guard: what the kernel sends by our ports (guard.h)
+ *   mark: hands XDP's mark on to the guard
+ *
+ * A step returns enum reason; REASON_NONE means go on. Only finish() counts and answers.
+ */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "parse.h"
+#include "flow.h"
+#include "track.h"
+#include "fragment.h"
+#include "icmp.h"
+#include "route.h"
+#include "judge.h"
+#include "send.h"
+#include "reject.h"
 
+/* For bpf2go: types that no map mentions. */
 #define EXPORT(kind, name) const kind name *export_##name __attribute__((unused))
 EXPORT(enum, action);
 EXPORT(enum, reason);
@@ -13,37 +32,415 @@ EXPORT(enum, flow_state);
 EXPORT(enum, event_kind);
 EXPORT(struct, event);
 EXPORT(struct, classify_key);
-EXPORT(struct, sim_control);
-EXPORT(struct, sim_result);
-EXPORT(struct, flow4);
-EXPORT(struct, flow6);
+EXPORT(struct, pass_mark);
 
-/* An audit rule matched: count it and go on. Called by the generated classifier. */
-__noinline int audit(struct classify_key *key, __u32 rule)
+static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
 {
-	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+	__u32 index = ifindex * gw->port_mul >> 24;
+	struct port *port = bpf_map_lookup_elem(&ports, &index);
 
-	if (key && c)
-		c->judged++;
-	return 0;
+	return port && port->ifindex == ifindex && ifindex ? port : NULL;
 }
 
-/* The policy's classifier. Go puts the compiled pipeline's instructions in its place; as it stands
- * it refuses everything. */
-__noinline __u32 classify(struct classify_key *key)
+/* Zone and routing domain of a frame. */
+static __always_inline int arrive(struct packet *p, const struct port *port)
 {
-	if (!key)
-		return 0;
-	return audit(key, 0) ? key->from : 0;
+	p->zone = port->zone;
+	if (unlikely(p->vlan)) {
+		__u32 key = (__u32)port->id << 12 | p->vlan;
+		__u8 *zone = bpf_map_lookup_elem(&vlan_zones, &key);
+
+		p->zone = zone ? *zone : ZONE_NONE;
+	}
+	p->domain = port->flags & PORT_INLINE ? (__u16)port->pair << 12 | p->vlan : port->domain;
+	return p->zone == ZONE_NONE ? REASON_VLAN_UNKNOWN : REASON_NONE;
+}
+
+static __always_inline bool for_port(const void *data, const struct port *port)
+{
+	const __u32 *d = data, *m = (const void *)port->mac;
+
+	return d[0] == m[0] && *(const __u16 *)(d + 1) == *(const __u16 *)(m + 1);
+}
+
+static __always_inline bool passed_ethertype(const struct gateway_state *gw, __be16 proto)
+{
+	for (int i = 0; i < 8; i++) {
+		if (gw->ethertypes[i] == proto)
+			return proto;
+	}
+	return false;
+}
+
+/* ARP, neighbour discovery and listed ethertypes: to the inline peer, or to the kernel. */
+static __always_inline int beside_ip(struct packet *p, const struct port *port,
+				     const struct gateway_state *gw)
+{
+	if (port->flags & PORT_INLINE) {
+		if (p->kind == PACKET_ETHERTYPE && !passed_ethertype(gw, p->ethertype))
+			return REASON_ETHERTYPE;
+		p->nexthop = port->peer;
+		return REASON_NONE;
+	}
+	if (p->kind == PACKET_ETHERTYPE)
+		return REASON_ETHERTYPE;
+	p->pass = 1 + (p->kind == PACKET_ARP ? PASS_ARP : PASS_ND);
+	return REASON_NONE;
+}
+
+/* A SYN on a connection that is over opens a new one in its place. */
+static __always_inline bool reopens(const struct packet *p)
+{
+	__u32 state = state_of(p->word);
+
+	return p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
+	       p->kind == PACKET_FLOW && p->frag != FRAG_LATER &&
+	       (state == FLOW_TIME_WAIT || state == FLOW_CLOSED);
+}
+
+/* Looks p's flow up. False: there is none, or p opens another in its place. */
+static __always_inline bool find(struct packet *p, struct flow_ref *ref)
+{
+	__u32 side;
+
+	if (p->family == 4) {
+		struct flow4_key key;
+		struct flow4 *f;
+
+		side = key_of4(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		f = find4(&key, hash4(&key));
+		if (!f)
+			return false;
+		refer4(ref, f, side, p);
+	} else {
+		struct flow6_key key;
+		struct flow6 *f;
+
+		side = key_of6(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		f = find6(&key, hash6(&key));
+		if (!f)
+			return false;
+		refer6(ref, f, side, p);
+	}
+	if (unlikely(reopens(p))) {
+		p->revive = 1;
+		return false;
+	}
+	return true;
+}
+
+/* Seldom used, so it need not stand in line. */
+static __noinline bool find_again(struct packet *p, struct flow_ref *ref)
+{
+	return find(p, ref);
+}
+
+/* No flow: route, rules, and a place in the table. */
+__noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
+{
+	__u16 context = 0;
+	int reason;
+
+	if (!p || !port)
+		return REASON_INTERNAL;
+	if (p->kind == PACKET_REPLY)
+		return REASON_ICMP_NO_REQUEST;
+	if (p->frag == FRAG_LATER)
+		return REASON_FRAGMENT_NO_FIRST;
+	reason = route(ctx, p, port);
+	if (reason)
+		return reason;
+	if (have_macs) {
+		void *data = (void *)(long)ctx->data;
+		__u8 mac[6];
+		__u16 *identity;
+
+		if (data + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
+			return REASON_MALFORMED_ETHERNET;
+		__builtin_memcpy(mac, data + 6, 6);
+		identity = bpf_map_lookup_elem(&macs, mac);
+		if (identity)
+			context = *identity;
+	}
+	return open_flow(p, context);
+}
+
+/* The leg's route is not known or no longer good. */
+__noinline int route_leg(struct xdp_md *ctx, struct packet *p, struct port *port, struct leg *leg)
+{
+	int reason;
+
+	if (!p || !port || !leg)
+		return REASON_INTERNAL;
+	reason = route(ctx, p, port);
+	if (reason)
+		return reason;
+	leg->nexthop = p->nexthop;
+	leg->route = p->tick >> 2;
+	return REASON_NONE;
+}
+
+/* A flow that now leaves by another zone is judged again. */
+static __always_inline int reroute(struct xdp_md *ctx, struct packet *p, struct port *port,
+				   struct flow_ref *f)
+{
+	__u8 *zone = p->opener ? &f->core->to : &f->core->from;
+	int reason = route_leg(ctx, p, port, f->leg);
+
+	if (reason || likely(p->to == *zone))
+		return reason;
+	*zone = p->to;
+	return rejudge(f->core, f->counts, p);
+}
+
+/* A packet of a known flow: everything up to the rewrite. Leaves the next hop in *out. */
+static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct port *port,
+				 const struct gateway_state *gw, struct flow_ref *f, struct nexthop **out)
+{
+	bool inlined = port->flags & PORT_INLINE, error = p->kind == PACKET_ERROR;
+	struct leg *leg = f->leg;
+	struct nexthop *hop;
+	int reason = REASON_NONE;
+
+	if (unlikely(state_of(p->word) == FLOW_FREE))
+		return REASON_FLOW_GONE;
+	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
+	if (unlikely(p->zone != (p->opener ? f->core->from : f->core->to)))
+		return REASON_WRONG_ZONE;
+	if (unlikely(p->word & WORD_FLAG_MARKED) && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
+		return REASON_FLOW_GONE;
+	if (unlikely((__s32)(f->core->epoch - epoch) < 0))
+		rejudge(f->core, f->counts, p);
+	if (unlikely(p->word & WORD_FLAG_REVOKED))
+		return error ? REASON_ICMP_NO_FLOW : REASON_POLICY_REVOKED;
+
+	p->nexthop = leg->nexthop;
+	hop = nexthop_at(p->nexthop);
+	if (inlined ? p->nexthop == NEXTHOP_NONE :
+		      route_stale(leg, p->tick, gw->route_changed) || (hop && hop->state != NEXTHOP_READY)) {
+		reason = reroute(ctx, p, port, f);
+		if (reason)
+			return reason;
+		hop = nexthop_at(p->nexthop);
+	}
+	if (!hop)
+		return REASON_INTERNAL;
+	if (p->nexthop == NEXTHOP_HOST) {
+		p->pass = 1 + PASS_HOST;
+	} else {
+		if (!inlined && unlikely(p->ttl <= 1))
+			return REASON_TTL_EXPIRED;
+		if (unlikely(p->ip_len > hop->src >> 48)) {
+			if (inlined || p->df)
+				return REASON_TOO_BIG;
+			p->pass = 1 + PASS_FRAGMENT;
+		}
+	}
+
+	if (p->frag != FRAG_LATER && !error) {
+		if (p->proto != IPPROTO_TCP)
+			reason = track_other(f->core, p);
+		else if (likely(state_of(p->word) == FLOW_ESTABLISHED && p->tcp_flags == TCP_ACK))
+			note_window(leg, p->ack, p->win);
+		else
+			reason = track_tcp(f->core, leg, f->peer, p);
+		if (unlikely(reason))
+			return reason;
+	}
+	/* a half-open flow may have been replaced since it was found */
+	if (half_open(state_of(p->word)) && load(&f->core->word) >> WORD_GEN_SHIFT != p->word >> WORD_GEN_SHIFT)
+		return REASON_FLOW_GONE;
+	f->count->packets++;
+	f->count->bytes += p->ip_len;
+	if (!error)
+		leg->seen = p->tick;
+	*out = hop;
+	return REASON_NONE;
+}
+
+/* Reason for which p is refused; none: p->pass or *out says where it goes. */
+static __always_inline int decide(struct xdp_md *ctx, struct packet *p, struct port *port,
+				  const struct gateway_state *gw, struct nexthop **out)
+{
+	struct flow_ref f = {};
+	int reason;
+
+	if (unlikely(p->kind == PACKET_ERROR)) {
+		reason = quoted_xdp(ctx, p);
+		if (reason)
+			return reason;
+		if (!find_again(p, &f))
+			return REASON_ICMP_NO_FLOW;
+	} else if (unlikely(!find(p, &f))) {
+		reason = miss(ctx, p, port);
+		if (reason)
+			return reason;
+		if (!find_again(p, &f))
+			return REASON_FLOW_GONE;
+	}
+	return known(ctx, p, port, gw, &f, out);
+}
+
+static __always_inline void count_reason(__u32 reason, __u32 bytes)
+{
+	struct counter *c = bpf_map_lookup_elem(&reasons, &reason);
+
+	if (c) {
+		c->packets++;
+		c->bytes += bytes;
+	}
+}
+
+static __always_inline void count_pass(__u32 cause, __u32 bytes)
+{
+	struct counter *c = bpf_map_lookup_elem(&passes, &cause);
+
+	if (c) {
+		c->packets++;
+		c->bytes += bytes;
+	}
+}
+
+/* Counts a refused packet and, where one is due, answers it. */
+__noinline int refuse(struct xdp_md *ctx, struct packet *p, struct port *port, int reason)
+{
+	if (!p || !port)
+		return XDP_DROP;
+	count_reason(reason, bpf_xdp_get_buff_len(ctx));
+	if (reason == REASON_REJECT)
+		return reject(ctx, p, port);
+	/* the kernel says what is wrong to the sender; its answer is the host's own packet */
+	if ((reason == REASON_TTL_EXPIRED || reason == REASON_TOO_BIG) && !(port->flags & PORT_INLINE) &&
+	    !leave_mark(ctx, reason))
+		return XDP_PASS;
+	return XDP_DROP;
+}
+
+__noinline int pass(struct xdp_md *ctx, struct packet *p)
+{
+	__u32 cause;
+
+	if (!p)
+		return XDP_DROP;
+	cause = p->pass - 1;
+	count_pass(cause, bpf_xdp_get_buff_len(ctx));
+	if ((cause == PASS_NEIGHBOUR || cause == PASS_FRAGMENT) && leave_mark(ctx, cause))
+		return XDP_DROP;
+	return XDP_PASS;
+}
+
+static __always_inline void report(const struct packet *p, int reason)
+{
+	struct sim *s = sim();
+
+	if (!s)
+		return;
+	s->result.reason = reason;
+	s->result.rule = p->verdict & VERDICT_RULE_MASK;
+	s->result.action = action_of(p->verdict);
+	s->result.pass = reason ? 0 : p->pass;
+	s->result.nexthop = p->nexthop;
+}
+
+static __always_inline struct port *arrival_port(struct xdp_md *ctx, const struct gateway_state *gw)
+{
+	struct sim *s;
+
+	if (!simulate)
+		return port_of(ctx->ingress_ifindex, gw);
+	s = sim();
+	return port_of(s ? s->control.ifindex : 0, gw);
+}
+
+/* Sends a packet that is neither refused nor for the kernel. */
+static __always_inline int send(struct xdp_md *ctx, struct packet *p, const struct port *port,
+				const struct nexthop *hop)
+{
+	if (port->flags & PORT_FIX_CHECKSUM && p->kind < PACKET_ND &&
+	    checksum_missing((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
+		complete_checksum(ctx, p);
+	if (!(port->flags & PORT_INLINE) && rewrite(ctx, p, hop->dst, hop->src))
+		return XDP_DROP;
+	return bpf_redirect_map(&devices, hop->port, 0);
+}
+
+/* Everything behind the parser. A global function, so that the verifier looks at it once and not once
+ * for each way through the parser. */
+__noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port, int reason)
+{
+	struct gateway_state *gw = gateway_state();
+	struct nexthop *hop = NULL;
+
+	if (!p || !port || !gw)
+		return XDP_DROP;
+	if (unlikely(reason))
+		goto out;
+	if (unlikely(p->kind >= PACKET_ND)) {
+		reason = beside_ip(p, port, gw);
+		goto out;
+	}
+	if (unlikely(p->frag)) {
+		reason = fragment_known(p);
+		if (p->frag == FRAG_FIRST && reason == REASON_FRAGMENT_NO_FIRST)
+			reason = REASON_NONE;
+		if (reason) {
+			count_rule(p->verdict & VERDICT_RULE_MASK, 1, p->ip_len);
+			goto out;
+		}
+	}
+	reason = decide(ctx, p, port, gw, &hop);
+	if (unlikely(p->frag == FRAG_FIRST && p->kind != PACKET_ERROR))
+		fragment_enter(p, reason);
+out:
+	if (simulate)
+		report(p, reason);
+	if (unlikely(reason))
+		return refuse(ctx, p, port, reason);
+	if (unlikely(p->pass))
+		return pass(ctx, p);
+	if (unlikely(!hop)) {
+		hop = nexthop_at(p->nexthop);
+		if (!hop)
+			return XDP_DROP;
+	}
+	return send(ctx, p, port, hop);
+}
+
+static __always_inline int parse(struct xdp_md *ctx, struct packet *p, const struct port *port)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	int reason = parse_ethernet(data, data_end, p);
+
+	if (unlikely(reason))
+		return reason;
+	reason = arrive(p, port);
+	if (unlikely(reason))
+		return reason;
+	if (!(port->flags & PORT_INLINE) && !p->group_mac && unlikely(!for_port(data, port)))
+		return REASON_NOT_FOR_US;
+	return parse_network(ctx, HOOK_XDP, data, data_end, p);
 }
 
 /* One generation: policy, tables and tunables of one epoch. */
 SEC("xdp.frags")
 int softdpu(struct xdp_md *ctx)
 {
-	struct classify_key key = {};
+	struct gateway_state *gw = gateway_state();
+	struct scratch *s = scratch();
+	struct packet *p;
+	struct port *port;
 
-	return classify(&key) ? XDP_PASS : XDP_DROP;
+	if (!gw || !s)
+		return XDP_DROP;
+	p = &s->packet;
+	__builtin_memset(p, 0, sizeof(*p));
+	port = arrival_port(ctx, gw);
+	if (unlikely(!port)) {
+		count_reason(REASON_INTERNAL, ctx->data_end - ctx->data);
+		return XDP_DROP;
+	}
+	p->tick = now_tick();
+	return forward(ctx, p, port, parse(ctx, p, port));
 }
 
 /* What is attached to every port and never replaced. */
@@ -51,30 +448,10 @@ SEC("xdp.frags")
 int dispatch(struct xdp_md *ctx)
 {
 	bpf_tail_call(ctx, &generations, 0);
+	count_reason(REASON_GENERATION_ABSENT, ctx->data_end - ctx->data);
 	return XDP_DROP;
 }
 
-/* Egress guard of one generation. */
-SEC("tc")
-int guard(struct __sk_buff *skb)
-{
-	struct classify_key key = {};
-
-	return classify(&key) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
-}
-
-SEC("tc")
-int guard_dispatch(struct __sk_buff *skb)
-{
-	bpf_tail_call(skb, &guards, 0);
-	return TC_ACT_SHOT;
-}
-
-/* tc ingress: turns the mark that XDP left in front of the packet into skb->mark. */
-SEC("tc")
-int mark(struct __sk_buff *skb)
-{
-	return TC_ACT_UNSPEC;
-}
+#include "guard.h"
 
 char program_license[] SEC("license") = "Dual BSD/GPL";

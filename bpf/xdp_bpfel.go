@@ -63,10 +63,11 @@ type XDPEvent struct {
 	Dst     [4]uint32
 	Sport   uint16
 	Dport   uint16
+	Icmp    uint16
 	From    uint8
 	To      uint8
 	Reason  uint8
-	Pad     uint8
+	Pad     [7]uint8
 	Created uint32
 	Tick    uint32
 	Count   [2]XDPFlowCount
@@ -165,22 +166,23 @@ const (
 )
 
 type XDPFragment struct {
-	_      structs.HostLayout
-	Src    [4]uint32
-	Dst    [4]uint32
-	Id     uint32
-	Domain uint16
-	Proto  uint8
-	Family uint8
-	Sport  uint16
-	Dport  uint16
-	Tick   uint32
-	Rule   uint32
-	Total  uint16
-	Reason uint8
-	Ranges uint8
-	Pad    uint32
-	Range  [8]struct {
+	_         structs.HostLayout
+	Src       [4]uint32
+	Dst       [4]uint32
+	Id        uint32
+	Domain    uint16
+	Proto     uint8
+	Family    uint8
+	Sport     uint16
+	Dport     uint16
+	Tick      uint32
+	Rule      uint32
+	Total     uint16
+	Reason    uint8
+	Ranges    uint8
+	Transport uint8
+	Pad       [3]uint8
+	Range     [8]struct {
 		_     structs.HostLayout
 		Start uint16
 		End   uint16
@@ -222,6 +224,13 @@ type XDPLeg struct {
 	XlatPort uint16
 }
 
+type XDPLocalKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Family    uint32
+	Addr      [4]uint32
+}
+
 type XDPNexthop struct {
 	_       structs.HostLayout
 	Dst     uint64
@@ -245,6 +254,12 @@ const (
 	XDPPassCausePASS_FRAGMENT  XDPPassCause = 4
 	XDPPassCausePASS_LEN       XDPPassCause = 5
 )
+
+type XDPPassMark struct {
+	_     structs.HostLayout
+	Magic uint32
+	Cause uint32
+}
 
 type XDPPort struct {
 	_        structs.HostLayout
@@ -274,48 +289,49 @@ const (
 	XDPReasonREASON_POLICY_REVOKED          XDPReason = 4
 	XDPReasonREASON_SPOOFED                 XDPReason = 5
 	XDPReasonREASON_FLOW_TABLE_FULL         XDPReason = 6
-	XDPReasonREASON_NOT_SYN                 XDPReason = 7
-	XDPReasonREASON_TCP_STATE               XDPReason = 8
-	XDPReasonREASON_TCP_WINDOW              XDPReason = 9
-	XDPReasonREASON_ICMP_NO_FLOW            XDPReason = 10
-	XDPReasonREASON_ICMP_NO_REQUEST         XDPReason = 11
-	XDPReasonREASON_ICMP_TYPE               XDPReason = 12
-	XDPReasonREASON_WRONG_ZONE              XDPReason = 13
-	XDPReasonREASON_NOT_FOR_US              XDPReason = 14
-	XDPReasonREASON_MARTIAN                 XDPReason = 15
-	XDPReasonREASON_TTL_EXPIRED             XDPReason = 16
-	XDPReasonREASON_TOO_BIG                 XDPReason = 17
-	XDPReasonREASON_NO_ROUTE                XDPReason = 18
-	XDPReasonREASON_ROUTE_BLOCKED           XDPReason = 19
-	XDPReasonREASON_EGRESS_NOT_A_PORT       XDPReason = 20
-	XDPReasonREASON_NEXTHOP_TABLE_FULL      XDPReason = 21
-	XDPReasonREASON_ETHERTYPE               XDPReason = 22
-	XDPReasonREASON_VLAN_UNKNOWN            XDPReason = 23
-	XDPReasonREASON_VLAN_OFFLOADED          XDPReason = 24
-	XDPReasonREASON_MALFORMED_ETHERNET      XDPReason = 25
-	XDPReasonREASON_MALFORMED_VLAN          XDPReason = 26
-	XDPReasonREASON_MALFORMED_IPV4          XDPReason = 27
-	XDPReasonREASON_MALFORMED_IPV4CHECKSUM  XDPReason = 28
-	XDPReasonREASON_MALFORMED_IPV4OPTIONS   XDPReason = 29
-	XDPReasonREASON_IPV4SOURCE_ROUTE        XDPReason = 30
-	XDPReasonREASON_MALFORMED_IPV6          XDPReason = 31
-	XDPReasonREASON_MALFORMED_IPV6EXTENSION XDPReason = 32
-	XDPReasonREASON_IPV6ROUTING_HEADER      XDPReason = 33
-	XDPReasonREASON_MALFORMED_TCP           XDPReason = 34
-	XDPReasonREASON_MALFORMED_TCP_FLAGS     XDPReason = 35
-	XDPReasonREASON_MALFORMED_UDP           XDPReason = 36
-	XDPReasonREASON_MALFORMED_ICMP          XDPReason = 37
-	XDPReasonREASON_MALFORMED_ICMPV6        XDPReason = 38
-	XDPReasonREASON_MALFORMED_TRANSPORT     XDPReason = 39
-	XDPReasonREASON_FRAGMENT_MALFORMED      XDPReason = 40
-	XDPReasonREASON_FRAGMENT_TINY           XDPReason = 41
-	XDPReasonREASON_FRAGMENT_OVERLAP        XDPReason = 42
-	XDPReasonREASON_FRAGMENT_NO_FIRST       XDPReason = 43
-	XDPReasonREASON_FRAGMENT_TOO_MANY       XDPReason = 44
-	XDPReasonREASON_KERNEL_BYPASS           XDPReason = 45
-	XDPReasonREASON_GENERATION_ABSENT       XDPReason = 46
-	XDPReasonREASON_INTERNAL                XDPReason = 47
-	XDPReasonREASON_LEN                     XDPReason = 48
+	XDPReasonREASON_FLOW_GONE               XDPReason = 7
+	XDPReasonREASON_NOT_SYN                 XDPReason = 8
+	XDPReasonREASON_TCP_STATE               XDPReason = 9
+	XDPReasonREASON_TCP_WINDOW              XDPReason = 10
+	XDPReasonREASON_ICMP_NO_FLOW            XDPReason = 11
+	XDPReasonREASON_ICMP_NO_REQUEST         XDPReason = 12
+	XDPReasonREASON_ICMP_TYPE               XDPReason = 13
+	XDPReasonREASON_WRONG_ZONE              XDPReason = 14
+	XDPReasonREASON_NOT_FOR_US              XDPReason = 15
+	XDPReasonREASON_MARTIAN                 XDPReason = 16
+	XDPReasonREASON_TTL_EXPIRED             XDPReason = 17
+	XDPReasonREASON_TOO_BIG                 XDPReason = 18
+	XDPReasonREASON_NO_ROUTE                XDPReason = 19
+	XDPReasonREASON_ROUTE_BLOCKED           XDPReason = 20
+	XDPReasonREASON_EGRESS_NOT_A_PORT       XDPReason = 21
+	XDPReasonREASON_NEXTHOP_TABLE_FULL      XDPReason = 22
+	XDPReasonREASON_ETHERTYPE               XDPReason = 23
+	XDPReasonREASON_VLAN_UNKNOWN            XDPReason = 24
+	XDPReasonREASON_VLAN_OFFLOADED          XDPReason = 25
+	XDPReasonREASON_MALFORMED_ETHERNET      XDPReason = 26
+	XDPReasonREASON_MALFORMED_VLAN          XDPReason = 27
+	XDPReasonREASON_MALFORMED_IPV4          XDPReason = 28
+	XDPReasonREASON_MALFORMED_IPV4CHECKSUM  XDPReason = 29
+	XDPReasonREASON_MALFORMED_IPV4OPTIONS   XDPReason = 30
+	XDPReasonREASON_IPV4SOURCE_ROUTE        XDPReason = 31
+	XDPReasonREASON_MALFORMED_IPV6          XDPReason = 32
+	XDPReasonREASON_MALFORMED_IPV6EXTENSION XDPReason = 33
+	XDPReasonREASON_IPV6ROUTING_HEADER      XDPReason = 34
+	XDPReasonREASON_MALFORMED_TCP           XDPReason = 35
+	XDPReasonREASON_MALFORMED_TCP_FLAGS     XDPReason = 36
+	XDPReasonREASON_MALFORMED_UDP           XDPReason = 37
+	XDPReasonREASON_MALFORMED_ICMP          XDPReason = 38
+	XDPReasonREASON_MALFORMED_ICMPV6        XDPReason = 39
+	XDPReasonREASON_MALFORMED_TRANSPORT     XDPReason = 40
+	XDPReasonREASON_FRAGMENT_MALFORMED      XDPReason = 41
+	XDPReasonREASON_FRAGMENT_TINY           XDPReason = 42
+	XDPReasonREASON_FRAGMENT_OVERLAP        XDPReason = 43
+	XDPReasonREASON_FRAGMENT_NO_FIRST       XDPReason = 44
+	XDPReasonREASON_FRAGMENT_TOO_MANY       XDPReason = 45
+	XDPReasonREASON_KERNEL_BYPASS           XDPReason = 46
+	XDPReasonREASON_GENERATION_ABSENT       XDPReason = 47
+	XDPReasonREASON_INTERNAL                XDPReason = 48
+	XDPReasonREASON_LEN                     XDPReason = 49
 )
 
 type XDPRejectBucket struct {
@@ -333,6 +349,63 @@ type XDPRuleCounter struct {
 	LogWindow uint32
 	Logged    uint32
 	Unlogged  uint32
+}
+
+type XDPScratch struct {
+	_      structs.HostLayout
+	Packet struct {
+		_         structs.HostLayout
+		Src       [4]uint32
+		Dst       [4]uint32
+		FragId    uint32
+		Seq       uint32
+		Ack       uint32
+		Tick      uint32
+		L3        uint16
+		L4        uint16
+		IpLen     uint16
+		L4Len     uint16
+		FragOff   uint16
+		FragLen   uint16
+		Win       uint16
+		L4Data    uint16
+		Sport     uint16
+		Dport     uint16
+		Domain    uint16
+		Vlan      uint16
+		Ethertype uint16
+		Family    uint8
+		Proto     uint8
+		Kind      uint8
+		Ttl       uint8
+		TcpFlags  uint8
+		Wscale    uint8
+		IcmpType  uint8
+		IcmpCode  uint8
+		Frag      uint8
+		FragProto uint8
+		More      uint8
+		Df        uint8
+		Tags      uint8
+		Zone      uint8
+		GroupMac  uint8
+		Revive    uint8
+		_         [6]byte
+		Word      uint64
+		Opener    uint8
+		Pad       [3]uint8
+		Verdict   uint32
+		Nexthop   uint16
+		To        uint8
+		Pass      uint8
+		_         [4]byte
+	}
+	Fib    [8]uint64
+	Gone4  XDPFlow4
+	Fresh4 XDPFlow4
+	Gone6  XDPFlow6
+	Fresh6 XDPFlow6
+	Bytes  [520]uint8
 }
 
 type XDPSim struct {
@@ -392,6 +465,7 @@ const (
 	XDPMapGateway           = "gateway"
 	XDPMapGenerations       = "generations"
 	XDPMapGuards            = "guards"
+	XDPMapLocals            = "locals"
 	XDPMapMacs              = "macs"
 	XDPMapNexthops          = "nexthops"
 	XDPMapOverflow4         = "overflow4"
@@ -401,6 +475,7 @@ const (
 	XDPMapReasons           = "reasons"
 	XDPMapRejects           = "rejects"
 	XDPMapRules             = "rules"
+	XDPMapScratches         = "scratches"
 	XDPMapSims              = "sims"
 	XDPMapStripes           = "stripes"
 	XDPMapTableCounters     = "table_counters"
@@ -417,13 +492,10 @@ const (
 	XDPVarExportClassifyKey = "export_classify_key"
 	XDPVarExportEvent       = "export_event"
 	XDPVarExportEventKind   = "export_event_kind"
-	XDPVarExportFlow4       = "export_flow4"
-	XDPVarExportFlow6       = "export_flow6"
 	XDPVarExportFlowState   = "export_flow_state"
 	XDPVarExportPassCause   = "export_pass_cause"
+	XDPVarExportPassMark    = "export_pass_mark"
 	XDPVarExportReason      = "export_reason"
-	XDPVarExportSimControl  = "export_sim_control"
-	XDPVarExportSimResult   = "export_sim_result"
 	XDPVarFlowsMax          = "flows_max"
 	XDPVarFragmentMask      = "fragment_mask"
 	XDPVarGroup4Mask        = "group4_mask"
@@ -498,6 +570,7 @@ type XDPMapSpecs struct {
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
+	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
@@ -507,6 +580,7 @@ type XDPMapSpecs struct {
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Scratches     *ebpf.MapSpec `ebpf:"scratches"`
 	Sims          *ebpf.MapSpec `ebpf:"sims"`
 	Stripes       *ebpf.MapSpec `ebpf:"stripes"`
 	TableCounters *ebpf.MapSpec `ebpf:"table_counters"`
@@ -524,13 +598,10 @@ type XDPVariableSpecs struct {
 	ExportClassifyKey *ebpf.VariableSpec `ebpf:"export_classify_key"`
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
-	ExportFlow4       *ebpf.VariableSpec `ebpf:"export_flow4"`
-	ExportFlow6       *ebpf.VariableSpec `ebpf:"export_flow6"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
+	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportSimControl  *ebpf.VariableSpec `ebpf:"export_sim_control"`
-	ExportSimResult   *ebpf.VariableSpec `ebpf:"export_sim_result"`
 	FlowsMax          *ebpf.VariableSpec `ebpf:"flows_max"`
 	FragmentMask      *ebpf.VariableSpec `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.VariableSpec `ebpf:"group4_mask"`
@@ -572,6 +643,7 @@ type XDPMaps struct {
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
 	Guards        *ebpf.Map `ebpf:"guards"`
+	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
@@ -581,6 +653,7 @@ type XDPMaps struct {
 	Reasons       *ebpf.Map `ebpf:"reasons"`
 	Rejects       *ebpf.Map `ebpf:"rejects"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Scratches     *ebpf.Map `ebpf:"scratches"`
 	Sims          *ebpf.Map `ebpf:"sims"`
 	Stripes       *ebpf.Map `ebpf:"stripes"`
 	TableCounters *ebpf.Map `ebpf:"table_counters"`
@@ -599,6 +672,7 @@ func (m *XDPMaps) Close() error {
 		m.Gateway,
 		m.Generations,
 		m.Guards,
+		m.Locals,
 		m.Macs,
 		m.Nexthops,
 		m.Overflow4,
@@ -608,6 +682,7 @@ func (m *XDPMaps) Close() error {
 		m.Reasons,
 		m.Rejects,
 		m.Rules,
+		m.Scratches,
 		m.Sims,
 		m.Stripes,
 		m.TableCounters,
@@ -626,13 +701,10 @@ type XDPVariables struct {
 	ExportClassifyKey *ebpf.Variable `ebpf:"export_classify_key"`
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
-	ExportFlow4       *ebpf.Variable `ebpf:"export_flow4"`
-	ExportFlow6       *ebpf.Variable `ebpf:"export_flow6"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
+	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.Variable `ebpf:"export_reason"`
-	ExportSimControl  *ebpf.Variable `ebpf:"export_sim_control"`
-	ExportSimResult   *ebpf.Variable `ebpf:"export_sim_result"`
 	FlowsMax          *ebpf.Variable `ebpf:"flows_max"`
 	FragmentMask      *ebpf.Variable `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.Variable `ebpf:"group4_mask"`

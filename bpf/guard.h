@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * guard.h: what the kernel sends by our ports. Forwarded packets need the mark that XDP left in front
+ * of them; the host's own are judged like everybody's, from the zone `host`, and tracked, so that
+ * their answers come back.
+ */
+#ifndef SOFTDPU_GUARD_H
+#define SOFTDPU_GUARD_H
+
+#define HEADERS_MAX 192
+
+static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
+{
+	int reason = REASON_NONE;
+
+	if (state_of(p->word) == FLOW_FREE)
+		return REASON_FLOW_GONE;
+	if (p->zone != (p->opener ? f->core->from : f->core->to) && p->kind != PACKET_ERROR)
+		return REASON_WRONG_ZONE;
+	if (p->word & WORD_FLAG_MARKED && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
+		return REASON_FLOW_GONE;
+	if ((__s32)(f->core->epoch - epoch) < 0)
+		rejudge(f->core, f->counts, p);
+	if (p->word & WORD_FLAG_REVOKED)
+		return REASON_POLICY_REVOKED;
+	if (p->kind == PACKET_ERROR) {
+		f->count->packets++;
+		f->count->bytes += p->ip_len;
+		return REASON_NONE;
+	}
+	if (p->frag != FRAG_LATER) {
+		if (p->proto == IPPROTO_TCP)
+			reason = track_tcp(f->core, f->leg, f->peer, p);
+		else
+			reason = track_other(f->core, p);
+		if (reason)
+			return reason;
+	}
+	f->count->packets++;
+	f->count->bytes += p->ip_len;
+	f->leg->seen = p->tick;
+	return REASON_NONE;
+}
+
+/* A packet of the host itself, parsed, about to leave by port. */
+__noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+{
+	struct flow_ref f = {};
+	int reason;
+
+	if (!p || !port)
+		return REASON_INTERNAL;
+	if (p->kind == PACKET_ARP || p->kind == PACKET_ND)
+		return REASON_NONE;
+	if (p->kind == PACKET_ETHERTYPE)
+		return REASON_ETHERTYPE;
+	reason = arrive(p, port);
+	if (reason)
+		return reason;
+	p->to = p->zone;
+	p->zone = ZONE_HOST;
+	p->nexthop = NEXTHOP_PORT + port->id;
+	if (p->frag) {
+		reason = fragment_known(p);
+		if (p->frag == FRAG_FIRST && reason == REASON_FRAGMENT_NO_FIRST)
+			reason = REASON_NONE;
+		if (reason)
+			return reason;
+	}
+	if (p->kind == PACKET_ERROR) {
+		reason = quoted_tc(skb, p);
+		if (reason)
+			return reason;
+		return find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
+	}
+	if (!find_again(p, &f)) {
+		if (p->kind == PACKET_REPLY)
+			reason = REASON_ICMP_NO_REQUEST;
+		else if (p->frag == FRAG_LATER)
+			reason = REASON_FRAGMENT_NO_FIRST;
+		else
+			reason = open_flow(p, 0);
+		if (!reason && !find_again(p, &f))
+			reason = REASON_FLOW_GONE;
+	}
+	if (!reason)
+		reason = guard_flow(p, &f);
+	if (p->frag == FRAG_FIRST)
+		fragment_enter(p, reason);
+	return reason;
+}
+
+static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	int reason;
+
+	/* an inline port is a piece of cable: the host says nothing on it */
+	if (port->flags & PORT_INLINE)
+		return REASON_KERNEL_BYPASS;
+	reason = parse_ethernet(data, data_end, p);
+	if (!reason)
+		reason = parse_network(skb, HOOK_TC, data, data_end, p);
+	return reason ? reason : judge_own(skb, p, port);
+}
+
+/* Egress guard of one generation. */
+SEC("tc")
+int guard(struct __sk_buff *skb)
+{
+	struct gateway_state *gw = gateway_state();
+	struct scratch *s = scratch();
+	struct packet *p;
+	struct port *port;
+	int reason;
+
+	if (!gw || !s)
+		return TC_ACT_SHOT;
+	p = &s->packet;
+	__builtin_memset(p, 0, sizeof(*p));
+	port = port_of(skb->ifindex, gw);
+	if (!port) {
+		count_reason(REASON_INTERNAL, skb->len);
+		return TC_ACT_SHOT;
+	}
+	if (skb->ingress_ifindex) {
+		if ((skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK)
+			return TC_ACT_UNSPEC;
+		count_reason(REASON_KERNEL_BYPASS, skb->len);
+		return TC_ACT_SHOT;
+	}
+	p->tick = now_tick();
+	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
+	reason = guard_own(skb, p, port);
+	if (!reason)
+		return TC_ACT_UNSPEC;
+	count_reason(reason, skb->len);
+	return TC_ACT_SHOT;
+}
+
+SEC("tc")
+int guard_dispatch(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &guards, 0);
+	count_reason(REASON_GENERATION_ABSENT, skb->len);
+	return TC_ACT_SHOT;
+}
+
+/* tc ingress: turns the mark that XDP left in front of the packet into skb->mark. */
+SEC("tc")
+int mark(struct __sk_buff *skb)
+{
+	struct pass_mark *m = (void *)(long)skb->data_meta;
+
+	if ((void *)(m + 1) <= (void *)(long)skb->data && m->magic == PASS_MAGIC)
+		skb->mark = PASS_SKB_MARK | (m->cause & ~PASS_SKB_MARK_MASK);
+	return TC_ACT_UNSPEC;
+}
+
+#endif

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* judge.h: the policy's word on the opening packet of a flow, events about it, and the flow's
+ * creation. Shared by XDP and the egress guard. docs/PACKET-PATH.md, sections 7.3 and 9. */
+#ifndef SOFTDPU_JUDGE_H
+#define SOFTDPU_JUDGE_H
+
+#include "flow.h"
+
+#define SECOND 954 /* ticks */
+
+/* Whether one more event of this rule may be written in this second. */
+static __always_inline bool event_due(__u32 rule, __u32 tick)
+{
+	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+
+	if (!c)
+		return false;
+	if (tick - c->log_window >= SECOND) {
+		c->log_window = tick;
+		c->logged = 0;
+	}
+	if (c->logged >= event_rate) {
+		c->unlogged++;
+		return false;
+	}
+	c->logged++;
+	return true;
+}
+
+static __always_inline void event_lost(__u32 rule)
+{
+	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+
+	if (c)
+		c->unlogged++;
+}
+
+/* Writes an event about the packet at hand, which opens a flow or is refused. */
+__noinline int emit_packet(const struct packet *p, __u32 rule, __u32 kind, __u32 reason)
+{
+	struct event *e;
+
+	if (!p || !event_due(rule, p->tick))
+		return 0;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		event_lost(rule);
+		return 0;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = kind;
+	e->family = p->family;
+	e->proto = p->proto;
+	e->rule = rule;
+	__builtin_memcpy(e->src, p->src, sizeof(e->src));
+	__builtin_memcpy(e->dst, p->dst, sizeof(e->dst));
+	e->sport = p->sport;
+	e->dport = p->dport;
+	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
+		e->icmp = p->icmp_type << 8 | p->icmp_code;
+	e->from = p->zone;
+	e->to = p->to;
+	e->reason = reason;
+	e->created = e->tick = p->tick;
+	e->count[0].packets = 1;
+	e->count[0].bytes = p->ip_len;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* Writes the end of a flow that gave way to a new one. */
+static __always_inline void emit_end(const struct packet *p, const struct flow_core *core,
+				     const struct flow_count *count, const __be32 *lo, const __be32 *hi,
+				     __u32 words, __be16 lo_port, __be16 hi_port)
+{
+	__u32 hi_opened = !!(core->word & WORD_FLAG_HI_OPENED), rule = rule_of(core);
+	struct event *e;
+
+	if (!event_due(rule, p->tick))
+		return;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		event_lost(rule);
+		return;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = EVENT_FLOW_END;
+	e->family = p->family;
+	e->proto = p->proto;
+	e->state = state_of(core->word);
+	e->rule = rule;
+	for (int i = 0; i < 4; i++) {
+		if (i >= words)
+			break;
+		e->src[i] = hi_opened ? hi[i] : lo[i];
+		e->dst[i] = hi_opened ? lo[i] : hi[i];
+	}
+	e->sport = hi_opened ? hi_port : lo_port;
+	e->dport = hi_opened ? lo_port : hi_port;
+	e->from = core->from;
+	e->to = core->to;
+	e->created = core->created;
+	e->tick = p->tick;
+	e->count[0] = count[hi_opened & 1];
+	e->count[1] = count[(hi_opened & 1) ^ 1];
+	bpf_ringbuf_submit(e, 0);
+}
+
+/* An audit rule with this verdict matched: count it, log it and go on. Called by the generated
+ * classifier. */
+__noinline int audit(struct classify_key *key, __u32 verdict)
+{
+	__u32 rule = verdict & VERDICT_RULE_MASK, tick = now_tick();
+	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+	struct event *e;
+
+	if (!key || !c)
+		return 0;
+	c->judged++;
+	c->last = tick;
+	if (!(verdict & VERDICT_LOG) || !event_due(rule, tick))
+		return 0;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		event_lost(rule);
+		return 0;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = EVENT_AUDIT;
+	e->family = key->family;
+	e->proto = key->proto;
+	e->rule = rule;
+	if (key->family == 4) {
+		e->src[0] = bpf_htonl(key->src_lo);
+		e->dst[0] = bpf_htonl(key->dst_lo);
+	} else {
+		e->src[0] = bpf_htonl(key->src_hi >> 32);
+		e->src[1] = bpf_htonl(key->src_hi);
+		e->src[2] = bpf_htonl(key->src_lo >> 32);
+		e->src[3] = bpf_htonl(key->src_lo);
+		e->dst[0] = bpf_htonl(key->dst_hi >> 32);
+		e->dst[1] = bpf_htonl(key->dst_hi);
+		e->dst[2] = bpf_htonl(key->dst_lo >> 32);
+		e->dst[3] = bpf_htonl(key->dst_lo);
+	}
+	if (key->proto == IPPROTO_ICMP || key->proto == IPPROTO_ICMPV6) {
+		e->icmp = key->dport;
+	} else {
+		e->sport = bpf_htons(key->sport);
+		e->dport = bpf_htons(key->dport);
+	}
+	e->from = key->from;
+	e->to = key->to;
+	e->created = e->tick = tick;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* The policy's classifier. Go puts the compiled pipeline's instructions in its place; as it stands
+ * it refuses everything. */
+__noinline __u32 classify(struct classify_key *key)
+{
+	if (!key)
+		return 0;
+	return audit(key, 0);
+}
+
+static __always_inline void set_address(__u64 *hi, __u64 *lo, const __be32 *a, __u8 family)
+{
+	if (family == 4) {
+		*hi = 0;
+		*lo = bpf_ntohl(a[0]);
+	} else {
+		*hi = (__u64)bpf_ntohl(a[0]) << 32 | bpf_ntohl(a[1]);
+		*lo = (__u64)bpf_ntohl(a[2]) << 32 | bpf_ntohl(a[3]);
+	}
+}
+
+/* Type and code of the query that opened an ICMP flow, whichever of its packets this is. */
+static __always_inline __u16 query(const struct packet *p)
+{
+	__u8 type = p->icmp_type;
+
+	if (p->family == 4)
+		type = type == 0 ? 8 : type == 14 ? 13 : type;
+	else if (type == 129)
+		type = 128;
+	return type << 8 | (p->icmp_type == type ? p->icmp_code : 0);
+}
+
+/* Asks the classifier about the opening packet of p's flow: p itself, or its mirror image if the
+ * opener is the other end. */
+static __noinline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to, __u16 context)
+{
+	struct classify_key key = {};
+
+	set_address(&key.src_hi, &key.src_lo, mirrored ? p->dst : p->src, p->family);
+	set_address(&key.dst_hi, &key.dst_lo, mirrored ? p->src : p->dst, p->family);
+	key.proto = p->proto;
+	key.family = p->family;
+	key.from = from;
+	key.to = to;
+	key.context = context;
+	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
+		key.dport = query(p);
+	} else {
+		key.sport = bpf_ntohs(mirrored ? p->dport : p->sport);
+		key.dport = bpf_ntohs(mirrored ? p->sport : p->dport);
+	}
+	return classify(&key);
+}
+
+static __always_inline __u32 action_of(__u32 verdict)
+{
+	return verdict >> VERDICT_ACTION_SHIFT & VERDICT_ACTION_MASK;
+}
+
+static __always_inline int refusal(__u32 action)
+{
+	switch (action) {
+	case ACTION_ALLOW:
+		return REASON_NONE;
+	case ACTION_DENY:
+		return REASON_DENY;
+	case ACTION_REJECT:
+		return REASON_REJECT;
+	case ACTION_SPOOFED:
+		return REASON_SPOOFED;
+	}
+	return REASON_NO_RULE_MATCHED;
+}
+
+/* Counts a rule that decided, and the packet if it was refused. */
+static __always_inline void count_judged(const struct packet *p, __u32 verdict, bool refused)
+{
+	__u32 rule = verdict & VERDICT_RULE_MASK;
+	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+
+	if (!c)
+		return;
+	c->judged++;
+	c->last = p->tick;
+	if (refused) {
+		c->packets++;
+		c->bytes += p->ip_len;
+	}
+}
+
+/* Judges a known flow again under the running policy. Leaves REVOKED set or taken off. */
+__noinline int rejudge(struct flow_core *core, const struct flow_counts *counts, struct packet *p)
+{
+	__u32 verdict, rule, old;
+
+	if (!core || !counts || !p)
+		return REASON_INTERNAL;
+	verdict = judge(p, !p->opener, core->from, core->to, core->context);
+	rule = verdict & VERDICT_RULE_MASK;
+	old = rule_of(core);
+	core->epoch = epoch;
+	if (action_of(verdict) != ACTION_ALLOW) {
+		change_flags(core, &p->word, 0, WORD_FLAG_REVOKED);
+		return REASON_POLICY_REVOKED;
+	}
+	count_judged(p, verdict, false);
+	if (rule != old) {
+		/* what it counted so far stays with the old rule */
+		__u64 packets = counts->way[0].packets + counts->way[1].packets;
+		__u64 bytes = counts->way[0].bytes + counts->way[1].bytes;
+
+		count_rule(old, packets, bytes);
+		count_rule(rule, -packets, -bytes);
+		core->rule = (core->rule & ~VERDICT_RULE_MASK) | rule;
+	}
+	change_flags(core, &p->word, WORD_FLAG_REVOKED | WORD_FLAG_LOG,
+		     verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0);
+	return REASON_NONE;
+}
+
+static __always_inline bool opens_tcp(const struct packet *p, __u32 verdict)
+{
+	__u8 flags = p->tcp_flags;
+
+	if ((flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN)
+		return true;
+	return verdict & VERDICT_MIDSTREAM && flags & TCP_ACK && !(flags & (TCP_SYN | TCP_RST));
+}
+
+static __always_inline int after_insert(int result, const struct packet *p, struct scratch *s)
+{
+	struct table_counter *t = table_counter();
+
+	if (!t)
+		return REASON_INTERNAL;
+	switch (result) {
+	case INSERT_OVERFLOW:
+		t->overflowed++;
+		break;
+	case INSERT_EVICTED:
+		t->evicted++;
+		break;
+	case INSERT_REVIVED:
+		t->revived++;
+		break;
+	case INSERT_CREATED:
+		break;
+	case INSERT_EXISTS:
+		return REASON_NONE;
+	case INSERT_FULL:
+		t->refused++;
+		return REASON_FLOW_TABLE_FULL;
+	default:
+		return REASON_INTERNAL;
+	}
+	t->created++;
+	if (result == INSERT_EVICTED || result == INSERT_REVIVED) {
+		if (p->family == 4) {
+			struct flow4 *g = &s->gone4;
+
+			count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
+				   g->count[0].bytes + g->count[1].bytes);
+			if (g->core.word & WORD_FLAG_LOG)
+				emit_end(p, &g->core, g->count, &g->key.lo, &g->key.hi, 1, g->key.lo_port,
+					 g->key.hi_port);
+		} else {
+			struct flow6 *g = &s->gone6;
+
+			count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
+				   g->count[0].bytes + g->count[1].bytes);
+			if (g->core.word & WORD_FLAG_LOG)
+				emit_end(p, &g->core, g->count, g->key.lo, g->key.hi, 4, g->key.lo_port,
+					 g->key.hi_port);
+		}
+	}
+	return REASON_NONE;
+}
+
+/* A packet of no known flow, its zones known: asks the rules and creates the flow. */
+__noinline int open_flow(struct packet *p, __u16 context)
+{
+	struct scratch *s = scratch();
+	struct opening o = {};
+	int reason, result;
+	__u32 verdict;
+
+	if (!p || !s)
+		return REASON_INTERNAL;
+	verdict = judge(p, false, p->zone, p->to, context);
+	p->verdict = verdict;
+	reason = refusal(action_of(verdict));
+	if (!reason && p->proto == IPPROTO_TCP && !opens_tcp(p, verdict))
+		reason = REASON_NOT_SYN;
+	count_judged(p, verdict, reason);
+	if (reason) {
+		if (verdict & VERDICT_LOG)
+			emit_packet(p, verdict & VERDICT_RULE_MASK, EVENT_DENY, reason);
+		return reason;
+	}
+	o.rule = verdict & VERDICT_RULE_MASK;
+	o.from = p->zone;
+	o.to = p->to;
+	o.context = context;
+	o.state = p->proto != IPPROTO_TCP ? FLOW_NEW :
+		  p->tcp_flags & TCP_SYN  ? FLOW_SYN_SENT :
+					    FLOW_ESTABLISHED;
+	o.flags = verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0;
+	if (o.state == FLOW_ESTABLISHED)
+		o.flags |= WORD_FLAG_MIDSTREAM;
+	if (p->family == 4) {
+		struct flow4_key key;
+
+		o.side = key_of4(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		o.hash = hash4(&key);
+		if (o.side)
+			o.flags |= WORD_FLAG_HI_OPENED;
+		result = insert4(&key, &o, p, s);
+	} else {
+		struct flow6_key key;
+
+		o.side = key_of6(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		o.hash = hash6(&key);
+		if (o.side)
+			o.flags |= WORD_FLAG_HI_OPENED;
+		result = insert6(&key, &o, p, s);
+	}
+	reason = after_insert(result, p, s);
+	if (!reason && result != INSERT_EXISTS && verdict & VERDICT_LOG)
+		emit_packet(p, o.rule, EVENT_FLOW_START, REASON_NONE);
+	return reason;
+}
+
+#endif

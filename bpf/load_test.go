@@ -1,0 +1,41 @@
+package bpf
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+// The kernel's verifier takes every program, and what each costs it is printed: a figure near a
+// million means that the next change may not load.
+func TestLoad(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("loading programs needs root")
+	}
+	spec, err := LoadXDP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		var ve *ebpf.VerifierError
+		if errors.As(err, &ve) {
+			log := ve.Log
+			t.Fatalf("%v\n%s", err, strings.Join(log[max(0, len(log)-40):], "\n"))
+		}
+		t.Fatal(err)
+	}
+	defer coll.Close()
+	for name, prog := range coll.Programs {
+		info, err := prog.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := info.VerifiedInstructions()
+		size, _ := info.TranslatedSize()
+		t.Logf("%-16s %7d instructions verified, %6d loaded", name, n, size/8)
+	}
+}
