@@ -1,0 +1,172 @@
+package oracle
+
+import "net/netip"
+
+// State is a flow's state by its name.
+type State string
+
+const (
+	StateSynSent     State = "syn-sent"
+	StateSynReceived State = "syn-received"
+	StateNew         State = "new"
+	StateEstablished State = "established"
+	StateFinWait     State = "fin-wait"
+	StateTimeWait    State = "time-wait"
+	StateClosed      State = "closed"
+	StateReplied     State = "replied"
+)
+
+// key names a flow in the direction of one packet.
+type key struct {
+	src, dst     netip.Addr
+	sport, dport uint16
+	proto        uint8
+	domain       uint16
+}
+
+func (k key) reverse() key {
+	k.src, k.dst, k.sport, k.dport = k.dst, k.src, k.dport, k.sport
+	return k
+}
+
+func (p *packet) key() key {
+	return key{src: p.src, dst: p.dst, sport: p.sport, dport: p.dport, proto: p.proto, domain: p.domain}
+}
+
+// flow is a connection.
+type flow struct {
+	opening   Opening // zones move with the route
+	rule      string
+	epoch     int
+	revoked   bool
+	midstream bool
+	state     State
+	opener    leg
+	other     leg
+}
+
+// leg is what connection tracking knows of one sender.
+type leg struct {
+	ack    uint32 // next sequence number that it expects from the other end
+	synAck uint32 // the same by the other end's SYN
+	known  bool   // ack and win stand for a window
+	win    uint16 // unscaled
+	scale  uint8
+	scaled bool // its SYN had the window scale option
+	fin    bool
+}
+
+// find looks for a flow in both directions; opener reports whether the packet is the opener's.
+func (o *Oracle) find(k key) (f *flow, opener bool) {
+	if f = o.flows[k]; f != nil {
+		return f, true
+	}
+	return o.flows[k.reverse()], false
+}
+
+// open puts a new flow in the place of an old one of the same ends.
+func (o *Oracle) open(p *packet, op Opening, j Judgement) *flow {
+	f := &flow{opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
+	if p.proto == protoTCP {
+		f.openTCP(&p.tcp)
+	}
+	delete(o.flows, p.key().reverse())
+	o.flows[p.key()] = f
+	return f
+}
+
+// known is section 7 from step 2 on. Later fragments have no TCP header and change no state.
+func (o *Oracle) known(p *packet, f *flow, fromOpener, later bool) Verdict {
+	zone := f.opening.From
+	if !fromOpener {
+		zone = f.opening.To
+	}
+	if p.zone != zone {
+		return f.refuse("wrong-zone")
+	}
+	var audit []string
+	if f.epoch != o.epoch {
+		j := o.Judge(f.opening)
+		f.epoch, f.revoked, audit = o.epoch, j.Reason != "", j.Audit
+		if !f.revoked {
+			f.rule = j.Rule
+		}
+	}
+	if f.revoked {
+		return f.refuse("policy-revoked").audited(audit)
+	}
+	h, more, reason := o.leave(p, f, fromOpener)
+	audit = append(audit, more...)
+	if reason != "" {
+		return f.refuse(reason).audited(audit)
+	}
+	return proceed(p, f, h, fromOpener, later).audited(audit)
+}
+
+// leave is step 5: where the packet goes, and whether the flow may go there.
+func (o *Oracle) leave(p *packet, f *flow, fromOpener bool) (h hop, audit []string, reason string) {
+	if h, reason = o.route(p.port, p.vlan, p.src, p.dst); reason != "" {
+		return h, nil, reason
+	}
+	op := f.opening
+	end := &op.To
+	if !fromOpener {
+		end = &op.From
+	}
+	if *end == h.zone {
+		return h, nil, ""
+	}
+	*end = h.zone
+	j := o.Judge(op)
+	if j.Reason != "" {
+		f.revoked = true
+		return h, j.Audit, "policy-revoked"
+	}
+	f.opening, f.rule = op, j.Rule
+	return h, j.Audit, ""
+}
+
+// proceed is section 7 from step 6 on.
+func proceed(p *packet, f *flow, h hop, fromOpener, later bool) Verdict {
+	cause, reason := limits(p, h)
+	if reason != "" {
+		return f.refuse(reason)
+	}
+	if !later {
+		if reason := f.advance(p, fromOpener); reason != "" {
+			return f.refuse(reason)
+		}
+	}
+	return forward(p, f, h, cause)
+}
+
+// limits is step 6. A cause says why the packet, if it is allowed, goes to the kernel.
+func limits(p *packet, h hop) (cause, reason string) {
+	if h.host() {
+		return "host", ""
+	}
+	if !h.peer && p.ttl <= 1 {
+		return "", "ttl-expired"
+	}
+	if p.total > h.port.MTU {
+		if h.peer || !p.is4() || p.df {
+			return "", "too-big"
+		}
+		return "fragmentation-needed", ""
+	}
+	if !h.peer && h.mac == [6]byte{} {
+		return "neighbour-unknown", ""
+	}
+	return "", ""
+}
+
+// advance is step 7: the state behind the packet.
+func (f *flow) advance(p *packet, fromOpener bool) string {
+	if p.proto == protoTCP {
+		return f.advanceTCP(&p.tcp, fromOpener)
+	}
+	if !fromOpener {
+		f.state = StateReplied
+	}
+	return ""
+}

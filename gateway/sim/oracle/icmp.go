@@ -1,0 +1,109 @@
+package oracle
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// icmpKind sorts ICMP messages as section 6 does.
+type icmpKind uint8
+
+const (
+	icmpOther icmpKind = iota
+	icmpError
+	icmpDiscovery
+	icmpQuery
+	icmpReply
+)
+
+var icmpKinds = map[[2]uint8]icmpKind{
+	{protoICMP, 3}: icmpError, {protoICMP, 11}: icmpError, {protoICMP, 12}: icmpError,
+	{protoICMP, 8}: icmpQuery, {protoICMP, 13}: icmpQuery,
+	{protoICMP, 0}: icmpReply, {protoICMP, 14}: icmpReply,
+	{protoICMPv6, 1}: icmpError, {protoICMPv6, 2}: icmpError, {protoICMPv6, 3}: icmpError, {protoICMPv6, 4}: icmpError,
+	{protoICMPv6, 133}: icmpDiscovery, {protoICMPv6, 134}: icmpDiscovery, {protoICMPv6, 135}: icmpDiscovery,
+	{protoICMPv6, 136}: icmpDiscovery, {protoICMPv6, 137}: icmpDiscovery,
+	{protoICMPv6, 128}: icmpQuery, {protoICMPv6, 129}: icmpReply,
+}
+
+// icmpKind is icmpOther for all other protocols too.
+func (p *packet) icmpKind() icmpKind { return icmpKinds[[2]uint8{p.proto, p.icmpType}] }
+
+// quoted reads the packet inside an ICMP error. A key that speaks of no flow is invalid.
+func (p *packet) quoted() (k key, reason string) {
+	malformed := "malformed-icmp"
+	if !p.is4() {
+		malformed = "malformed-icmpv6"
+	}
+	b := p.payload[8:]
+	var src, dst netip.Addr
+	var proto uint8
+	var rest []byte
+	later := false
+	if p.is4() {
+		if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 || int(b[0]&15)*4 > len(b) {
+			return k, malformed
+		}
+		src, dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+		proto, rest = b[9], b[int(b[0]&15)*4:]
+		later = binary.BigEndian.Uint16(b[6:])&0x1fff != 0
+	} else {
+		if len(b) < 40 || b[0]>>4 != 6 {
+			return k, malformed
+		}
+		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
+		c := extensions(b[6], b[40:])
+		if c.reason != "" {
+			return k, malformed
+		}
+		proto, rest, later = c.proto, c.rest, c.fragment && c.offset != 0
+	}
+	switch {
+	case later:
+		return k, "icmp-no-flow"
+	case len(rest) < 8:
+		return k, malformed
+	case src == dst:
+		return k, "icmp-no-flow"
+	}
+	k = key{src: src, dst: dst, proto: proto, domain: p.domain}
+	switch proto {
+	case protoTCP, protoUDP:
+		k.sport, k.dport = binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
+	case protoICMP, protoICMPv6:
+		if (proto == protoICMP) != p.is4() || icmpKinds[[2]uint8{proto, rest[0]}] != icmpQuery {
+			return k, "icmp-no-flow"
+		}
+		k.sport = binary.BigEndian.Uint16(rest[4:])
+	}
+	return k, ""
+}
+
+// icmpErrorPacket is section 6 for errors: they follow the flow that they speak of.
+func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
+	k, reason := p.quoted()
+	if reason != "" {
+		return drop(reason)
+	}
+	f, opener := o.find(k)
+	if f == nil || f.revoked || k.src != p.dst {
+		return drop("icmp-no-flow")
+	}
+	// The far end of the quoted packet, or a router on the way there, sends the error.
+	far := f.opening.To
+	if !opener {
+		far = f.opening.From
+	}
+	if p.zone != far {
+		return f.refuse("wrong-zone")
+	}
+	h, audit, reason := o.leave(p, f, !opener)
+	if reason != "" {
+		return f.refuse(reason).audited(audit)
+	}
+	cause, reason := limits(p, h)
+	if reason != "" {
+		return f.refuse(reason).audited(audit)
+	}
+	return forward(p, f, h, cause).audited(audit)
+}

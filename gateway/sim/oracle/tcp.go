@@ -1,0 +1,187 @@
+package oracle
+
+// openTCP is the row "Open" of section 10, or the pick-up of a connection under way.
+func (f *flow) openTCP(s *segment) {
+	if !s.open() {
+		f.midstream, f.state = true, StateEstablished
+		return
+	}
+	f.state = StateSynSent
+	f.sentSYN(s)
+}
+
+// sentSYN takes what the opener's SYN tells.
+func (f *flow) sentSYN(s *segment) {
+	f.opener.win, f.opener.scale, f.opener.scaled = s.win, s.scale, s.scaled
+	f.other.ack, f.other.synAck = s.seq+1, s.seq+1
+}
+
+// answeredSYN takes what the other end's SYN tells: from now on both windows are scaled alike, and
+// the opener's is known.
+func (f *flow) answeredSYN(s *segment) {
+	f.state = StateSynReceived
+	f.other.scale, f.other.scaled = s.scale, s.scaled
+	f.opener.ack, f.opener.synAck, f.opener.known = s.seq+1, s.seq+1, true
+	f.opener.win = f.shrink(f.opener.win, &f.opener)
+}
+
+// shift is scale(x).
+func (f *flow) shift(l *leg) uint8 {
+	switch {
+	case f.midstream:
+		return 14
+	case f.opener.scaled && f.other.scaled:
+		return l.scale
+	}
+	return 0
+}
+
+// shrink stores a SYN's window, which is not scaled, as the others are.
+func (f *flow) shrink(win uint16, l *leg) uint16 {
+	unit := 1 << f.shift(l)
+	return uint16((int(win) + unit - 1) / unit)
+}
+
+// inside reports whether r's window, if known, holds x.
+func (f *flow) inside(x uint32, r *leg) bool {
+	if !r.known {
+		return true
+	}
+	ahead := int64(int32(x - r.ack))
+	return 0 <= ahead && ahead <= max(int64(r.win)<<f.shift(r), 1)
+}
+
+// answers reports whether an acknowledgement fits the other end's SYN.
+func answers(acked uint32, d *leg) bool {
+	ahead := int32(acked - d.synAck)
+	return 0 <= ahead && ahead <= 65535
+}
+
+// window is the window rule for a segment that d sent.
+func (f *flow) window(s *segment, d *leg) {
+	if !s.ack || s.rst {
+		return
+	}
+	win := s.win
+	if s.syn {
+		win = f.shrink(win, d)
+	}
+	switch ahead := int32(s.acked - d.ack); {
+	case !d.known || ahead > 0:
+		d.ack, d.win, d.known = s.acked, win, true
+	case ahead == 0:
+		d.win = max(d.win, win)
+	}
+}
+
+// advanceTCP is the table of section 10. A segment that is refused changes nothing.
+func (f *flow) advanceTCP(s *segment, fromOpener bool) string {
+	after := *f
+	reason := after.step(s, fromOpener)
+	if reason == "" {
+		*f = after
+	}
+	return reason
+}
+
+func (f *flow) step(s *segment, fromOpener bool) string {
+	d, r := &f.opener, &f.other
+	if !fromOpener {
+		d, r = r, d
+	}
+	switch f.state {
+	case StateSynSent:
+		if fromOpener {
+			return f.openerSynSent(s, r)
+		}
+		return f.otherSynSent(s, d)
+	case StateSynReceived:
+		switch {
+		case s.rst:
+			return f.reset(s, r)
+		case !fromOpener:
+			f.window(s, d)
+			return ""
+		case s.open():
+			return ""
+		case !answers(s.acked, d):
+			return "tcp-state"
+		}
+		f.state = StateEstablished
+		return f.established(s, d, r)
+	case StateEstablished, StateFinWait:
+		return f.established(s, d, r)
+	}
+	return "" // TIME_WAIT, CLOSED
+}
+
+func (f *flow) openerSynSent(s *segment, r *leg) string {
+	switch {
+	case s.open():
+		f.sentSYN(s)
+		return ""
+	case s.rst:
+		if s.seq == r.ack || s.seq == r.ack-1 || r.known && f.inside(s.seq, r) {
+			f.state = StateClosed
+			return ""
+		}
+		return "tcp-window"
+	}
+	return "tcp-state"
+}
+
+func (f *flow) otherSynSent(s *segment, d *leg) string {
+	switch {
+	case s.rst:
+		if s.ack && answers(s.acked, d) {
+			f.state = StateClosed
+			return ""
+		}
+		return "tcp-window"
+	case s.open():
+		// Simultaneous open: this SYN's window is all that is known of its sender.
+		f.answeredSYN(s)
+		d.win, d.known = f.shrink(s.win, d), true
+		return ""
+	case s.syn:
+		if !answers(s.acked, d) {
+			return "tcp-state"
+		}
+		f.answeredSYN(s)
+		f.window(s, d)
+		return ""
+	case s.fin:
+		return "tcp-state"
+	}
+	// A challenge: what the other end still has of an earlier connection.
+	d.ack, d.win, d.known = s.acked, s.win, true
+	return ""
+}
+
+func (f *flow) reset(s *segment, r *leg) string {
+	if !f.inside(s.seq, r) {
+		return "tcp-window"
+	}
+	f.state = StateClosed
+	return ""
+}
+
+func (f *flow) established(s *segment, d, r *leg) string {
+	if s.rst {
+		return f.reset(s, r)
+	}
+	if s.fin {
+		switch end := s.end(); {
+		case f.inside(end, r):
+			d.fin = true
+			f.state = StateFinWait
+			if r.fin {
+				f.state = StateTimeWait
+			}
+		case int32(end-r.ack) > 0:
+			return "tcp-window"
+		}
+	}
+	f.window(s, d)
+	return ""
+}
