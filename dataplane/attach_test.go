@@ -397,6 +397,34 @@ func TestAttachFallsBackToGeneric(t *testing.T) {
 	}
 }
 
+// Without multi-buffer XDP a driver refuses jumbo frames, and says so only by netlink.
+func TestDriversOwnWords(t *testing.T) {
+	lab := testenv.New(t, "client-server", testenv.Options{MTU: 9000})
+	k, err := probeKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.frags = false
+	var p *Plane
+	if err := lab.Must(t, testenv.Gateway).Do(func() (err error) {
+		p, err = open(Options{FlowsMax: 4096}, k)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Attach(routed()); err != nil {
+		t.Fatal(err)
+	}
+	port := p.Ports()[0]
+	if port.Running != ModeGeneric || !strings.Contains(port.WhyNotNative, "MTU is too large to set XDP") || !strings.Contains(port.WhyNotNative, "the MTU is 9000") {
+		t.Errorf("it runs in %s mode because of %q", port.Running, port.WhyNotNative)
+	}
+	if notes := strings.Join(p.Notes(), "\n"); !strings.Contains(notes, "no multi-buffer XDP") {
+		t.Errorf("the notes are %q", notes)
+	}
+}
+
 // After an error the same plane can try again.
 func TestAttachAgain(t *testing.T) {
 	g := newGateway(t, "client-server")

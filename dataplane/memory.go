@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // memory is the daemon's view of the mapped maps. XDP reads and writes the same bytes, so fields that
@@ -89,26 +90,29 @@ func storeWords[T any](dst, src *T) {
 	}
 }
 
-// Flows is the flow table's memory, shared with XDP: see flowtable for how to read and change it.
+// Flows is the flow table's memory, shared with XDP.
 type Flows struct {
 	Groups4 []bpf.XDPFlow4Group
 	Groups6 []bpf.XDPFlow6Group
 	// Gateway holds the counts of entries; all its fields are to be accessed atomically.
-	Gateway *bpf.XDPGatewayState
-	// Overflow4 and Overflow6 are kernel hashes of bpf.XDPFlow4Key to bpf.XDPFlow4, and 6.
-	Overflow4, Overflow6 *ebpf.Map
-	HashSeed             uint64
-	Sizes                Sizes
+	Gateway  *bpf.XDPGatewayState
+	HashSeed uint64
+	Sizes    Sizes
 }
 
 // Flows returns the flow table's memory. It is valid until Close: whoever reads it must have stopped
 // by then, since an access to what is no longer mapped ends the process.
 func (p *Plane) Flows() Flows {
-	return Flows{
-		Groups4: p.mem.flows4, Groups6: p.mem.flows6, Gateway: &p.mem.gateway[0],
-		Overflow4: p.maps[bpf.XDPMapOverflow4], Overflow6: p.maps[bpf.XDPMapOverflow6],
-		HashSeed: p.seed, Sizes: p.sizes,
-	}
+	return Flows{p.mem.flows4, p.mem.flows6, &p.mem.gateway[0], p.seed, p.sizes}
+}
+
+// Table returns a view of the flow table, to list and to scan. It is valid until Close, as Flows is.
+// The flows beside the groups are not in it: see Overflow and AgeOverflow.
+func (p *Plane) Table() (*flowtable.Table, error) {
+	return flowtable.MapTable(flowtable.TableConfig{
+		Seed: p.seed, StripeBits: p.sizes.StripeBits,
+		FlowsMax: p.sizes.FlowsMax, HalfOpenMax: p.sizes.HalfOpenMax, OverflowMax: int64(p.sizes.OverflowMax),
+	}, p.mem.flows4, p.mem.flows6, &p.mem.gateway[0])
 }
 
 // Nexthops returns the next-hop table, indexed by what a flow's leg holds. XDP and the route watcher

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	macMask = 1<<48 - 1
-
 	// Next hops that were looked up within so many ticks, half of NEXTHOP_KEEP, are in use: XDP gives
 	// their slots to no other, so what is written belongs to the neighbour that was compared.
 	inUse = nexthopKeep / 2
@@ -53,16 +51,13 @@ func (p *Plane) followNeighbour(n *netlink.Neigh, gone bool) {
 			continue
 		}
 		dst := atomic.LoadUint64(&hop.Dst)
-		if uint16(dst>>48) != vlan && dst != 0 {
+		if uint16(dst>>48) != vlan {
 			continue
 		}
 		switch {
 		case known:
 			// XDP may correct it at the same time: then it has asked the kernel later than we have.
-			next := macWord(n.HardwareAddr) | uint64(vlan)<<48
-			if next == dst || atomic.CompareAndSwapUint64(&hop.Dst, dst, next) {
-				atomic.CompareAndSwapUint32(&hop.State, nexthopPending, nexthopReady)
-			}
+			atomic.CompareAndSwapUint64(&hop.Dst, dst, macWord(n.HardwareAddr)|uint64(vlan)<<48)
 		case failed:
 			atomic.CompareAndSwapUint32(&hop.State, nexthopReady, nexthopPending)
 		}
@@ -70,9 +65,10 @@ func (p *Plane) followNeighbour(n *netlink.Neigh, gone bool) {
 	}
 }
 
-// used reports whether a slot leads somewhere and was looked up lately.
+// used reports whether a slot is ready and was looked up lately. While one is not ready its dst may be
+// that of the next hop before, and XDP asks the kernel itself.
 func used(hop *bpf.XDPNexthop, now uint32) bool {
-	return atomic.LoadUint32(&hop.State) >= nexthopPending && int32(now-atomic.LoadUint32(&hop.Used)) < inUse
+	return atomic.LoadUint32(&hop.State) == nexthopReady && int32(now-atomic.LoadUint32(&hop.Used)) < inUse
 }
 
 // egress returns the port by which an interface sends, and the tag that it pushes, network order as in

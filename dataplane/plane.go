@@ -76,8 +76,16 @@ var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true}
 // is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.15.
 //
 // RLIMIT_MEMLOCK is left alone: since 5.11 the kernel does not charge BPF memory to it.
-func Open(o Options) (p *Plane, err error) {
-	p = &Plane{options: o, seed: o.HashSeed}
+func Open(o Options) (*Plane, error) {
+	k, err := probeKernel()
+	if err != nil {
+		return nil, err
+	}
+	return open(o, k)
+}
+
+func open(o Options, k kernel) (p *Plane, err error) {
+	p = &Plane{options: o, seed: o.HashSeed, kernel: k}
 	if p.sizes, err = o.Sizes(); err != nil {
 		return nil, err
 	}
@@ -95,9 +103,6 @@ func Open(o Options) (p *Plane, err error) {
 			p = nil
 		}
 	}()
-	if p.kernel, err = probeKernel(); err != nil {
-		return p, err
-	}
 	if !p.kernel.frags {
 		p.notes = append(p.notes, "this kernel has no multi-buffer XDP (Linux 5.18): packets larger than a page need generic mode")
 	}

@@ -153,15 +153,13 @@ func TestNeighbourMovesItsNexthops(t *testing.T) {
 				}
 			}
 
-			// Gone: XDP has to ask for every packet. Back: it need not.
+			// Gone: XDP has to ask for every packet, until it hears that it need not.
 			index := w.link(t, "wan").Attrs().Index
 			atomic.StoreUint32(&hop.Used, NowTick())
 			w.do(t, func() error {
 				return netlink.NeighDel(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP(gateway)})
 			})
 			testenv.Eventually(t, 500*time.Millisecond, dstIs(hop, "02:00:00:00:00:02", nexthopPending))
-			w.setNeighbour(t, gateway, "02:00:00:00:00:03", netlink.NUD_REACHABLE)
-			testenv.Eventually(t, 500*time.Millisecond, dstIs(hop, "02:00:00:00:00:03", nexthopReady))
 		})
 	}
 }
@@ -338,6 +336,72 @@ func TestPortFollowsItsDevice(t *testing.T) {
 	})
 	// A device that goes takes nothing with it but itself.
 	w.do(t, func() error { return netlink.LinkDel(wan) })
+}
+
+// VLAN devices come and go. The links stand for those of a kernel that has them.
+func TestVLANDevicesAreFollowed(t *testing.T) {
+	g := newGateway(t, "client-server")
+	p := g.plane(t)
+	err := p.Attach([]PortConfig{
+		{Name: "lan0", Device: "lan", Zone: 2, VLANs: map[uint16]uint8{10: 4, 20: 5}, FixOffloads: true},
+		{Name: "wan0", Device: "wan", Zone: 3},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lan := p.Ports()[0]
+	vlan := func(index, parent, id int) *netlink.Vlan {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.Index, attrs.ParentIndex = fmt.Sprintf("lan.%d", id), index, parent
+		return &netlink.Vlan{LinkAttrs: attrs, VlanId: id, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	}
+	ours := vlan(501, int(lan.Index), 10)
+	for _, l := range []netlink.Link{
+		ours,
+		vlan(502, int(lan.Index), 30), // no zone has it
+		vlan(503, 999, 10),            // on another device
+	} {
+		if err := p.followLink(l, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var (
+		egress bpf.XDPEgress
+		index  uint32
+	)
+	if err := p.maps[bpf.XDPMapEgresses].Lookup(uint32(501), &egress); err != nil || egress.Port != 1 || egress.Zone != 4 || egress.Vlan != networkOrder16(10) {
+		t.Errorf("the VLAN device has the egress %+v (%v)", egress, err)
+	}
+	if err := p.maps[bpf.XDPMapVlanDevices].Lookup(uint32(1<<12|10), &index); err != nil || index != 501 {
+		t.Errorf("routes of VLAN 10 are asked of device %d (%v), want 501", index, err)
+	}
+	for _, stranger := range []uint32{502, 503} {
+		if err := p.maps[bpf.XDPMapEgresses].Lookup(stranger, &egress); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Errorf("routes may leave by device %d", stranger)
+		}
+	}
+
+	// A neighbour on the VLAN moves the next hop with its tag, not the untagged one.
+	w := &watched{gateway: g, p: p}
+	untagged := w.hop(200, 1, "10.10.1.9", "02:00:00:00:00:01")
+	tagged := w.hop(201, 1, "10.10.1.9", "02:00:00:00:00:01")
+	tag := uint64(networkOrder16(10)) << 48
+	tagged.Dst |= tag
+	mac, _ := net.ParseMAC("02:00:00:00:00:02")
+	p.followNeighbour(&netlink.Neigh{LinkIndex: 501, IP: net.ParseIP("10.10.1.9").To4(), State: netlink.NUD_REACHABLE, HardwareAddr: mac}, false)
+	if untagged.Dst != macOf("02:00:00:00:00:01") || tagged.Dst != macOf("02:00:00:00:00:02")|tag {
+		t.Errorf("next hops go to %#x and, tagged, %#x", untagged.Dst, tagged.Dst)
+	}
+
+	if err := p.followLink(ours, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.maps[bpf.XDPMapEgresses].Lookup(uint32(501), &egress); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Error("routes may leave by a VLAN device that has gone")
+	}
+	if err := p.maps[bpf.XDPMapVlanDevices].Lookup(uint32(1<<12|10), &index); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Error("routes are asked of a VLAN device that has gone")
+	}
 }
 
 // Lost messages are made up for.

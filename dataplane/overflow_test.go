@@ -1,0 +1,63 @@
+package dataplane
+
+import (
+	"testing"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+func TestAgeOverflow(t *testing.T) {
+	p := openPlane(t, Options{})
+	const now = 1000
+	established, synSent := uint64(bpf.XDPFlowStateFLOW_ESTABLISHED), uint64(bpf.XDPFlowStateFLOW_SYN_SENT)
+	timeouts := flowtable.Timeouts{}
+	timeouts[established], timeouts[synSent] = 100, 50
+	flow := func(id uint32, state uint64, created uint32, seen ...uint32) bpf.XDPFlow4 {
+		f := bpf.XDPFlow4{Key: bpf.XDPFlow4Key{Lo: id, Proto: 6}}
+		f.Core.Word, f.Core.Created = state, created
+		f.Leg[0].Seen, f.Leg[1].Seen = seen[0], seen[1]
+		return f
+	}
+	for _, f := range []bpf.XDPFlow4{
+		flow(1, established, 0, 900, 0),                    // idle exactly as long as it may
+		flow(2, established, 0, 0, 901),                    // one tick less, in the other direction
+		flow(3, synSent, 949, 999, 999),                    // kept alive by retransmissions
+		flow(4, synSent, 990, 990, 990),                    // young
+		flow(5, established, 0, 0xfffffff0, 0xfffffff0),    // before the clock wrapped
+		flow(6, uint64(bpf.XDPFlowStateFLOW_NEW), 0, 0, 0), // without a time-out
+	} {
+		if err := p.maps[bpf.XDPMapOverflow4].Put(&f.Key, &f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	six := bpf.XDPFlow6{Key: bpf.XDPFlow6Key{Lo: [4]uint32{9}}}
+	six.Core.Word = established
+	if err := p.maps[bpf.XDPMapOverflow6].Put(&six.Key, &six); err != nil {
+		t.Fatal(err)
+	}
+	gw := p.Flows().Gateway
+	gw.Flows, gw.HalfOpen, gw.Overflow4, gw.Overflow6 = 7, 3, 6, 1
+
+	var freed4, freed6 []uint32
+	n, err := p.AgeOverflow(now, &timeouts,
+		func(f *bpf.XDPFlow4) { freed4 = append(freed4, f.Key.Lo) },
+		func(f *bpf.XDPFlow6) { freed6 = append(freed6, f.Key.Lo[0]) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[uint32]bool)
+	for _, id := range freed4 {
+		got[id] = true
+	}
+	if n != 4 || len(freed4) != 3 || !got[1] || !got[3] || !got[5] || len(freed6) != 1 || freed6[0] != 9 {
+		t.Errorf("freed %d: %v and %v, want 1, 3, 5 and 9", n, freed4, freed6)
+	}
+	if gw.Flows != 3 || gw.HalfOpen != 2 || gw.Overflow4 != 3 || gw.Overflow6 != 0 {
+		t.Errorf("left are %d flows, %d half-open, %d and %d overflowed; want 3, 2, 3, 0", gw.Flows, gw.HalfOpen, gw.Overflow4, gw.Overflow6)
+	}
+	left4, left6, err := p.Overflow()
+	if err != nil || len(left4) != 3 || len(left6) != 0 {
+		t.Errorf("%d and %d flows are listed (%v), want 3 and none", len(left4), len(left6), err)
+	}
+}
