@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -264,11 +265,14 @@ func setGRO(device string) error {
 	return nil
 }
 
-// finish waits until the devices carry packets, which the kernel decides a moment after both ends
-// are up, and adds the default routes.
+// finish waits until the devices carry packets and hear neighbour solicitations, both of which the
+// kernel arranges a moment after both ends are up, and adds the default routes.
 func finish(n Node) error {
 	for _, d := range n.Devices {
-		if err := waitForCarrier(d.Name); err != nil {
+		if err := eventually(func() error { return carries(d.Name) }); err != nil {
+			return err
+		}
+		if err := eventually(func() error { return hearsSolicitations(d) }); err != nil {
 			return err
 		}
 	}
@@ -281,17 +285,46 @@ func finish(n Node) error {
 	return nil
 }
 
-func waitForCarrier(device string) error {
+func carries(device string) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	if state := link.Attrs().OperState; state != netlink.OperUp {
+		return fmt.Errorf("wait for carrier of %s: it is %s", device, state)
+	}
+	return nil
+}
+
+// hearsSolicitations checks that the device has joined the solicited-node groups of its addresses
+// (RFC 4291, 2.7.1). A solicitation before that is lost, and the next one comes a second later.
+func hearsSolicitations(d Device) error {
+	joined, err := os.ReadFile("/proc/thread-self/net/igmp6")
+	if err != nil {
+		return fmt.Errorf("read multicast groups: %w", err)
+	}
+	for _, p := range d.Addresses {
+		if a := p.Addr(); a.Is6() {
+			b := a.As16()
+			// Fields: index, device, group in hexadecimal, ...
+			want := fmt.Sprintf("ff0200000000000000000001ff%02x%02x%02x", b[13], b[14], b[15])
+			if !slices.ContainsFunc(strings.Split(string(joined), "\n"), func(line string) bool {
+				f := strings.Fields(line)
+				return len(f) > 2 && f[1] == d.Name && f[2] == want
+			}) {
+				return fmt.Errorf("wait for %s: it has not joined the solicited-node group of %s", d.Name, a)
+			}
+		}
+	}
+	return nil
+}
+
+// eventually calls fn until it returns nil, or for 5 s.
+func eventually(fn func() error) error {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		link, err := netlink.LinkByName(device)
-		if err != nil {
+		err := fn()
+		if err == nil || time.Now().After(end) {
 			return err
-		}
-		if link.Attrs().OperState == netlink.OperUp {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("wait for carrier of %s: it is %s after 5 s", device, link.Attrs().OperState)
 		}
 	}
 }

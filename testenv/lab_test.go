@@ -25,12 +25,12 @@ func TestTopologies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := testenv.New(t, tt.topology, testenv.Options{Prefix: "tenv", MTU: 9000, Queues: 2})
+			l := testenv.New(t, tt.topology, testenv.Options{MTU: 9000, Queues: 2})
 			labs, err := testenv.List()
 			if err != nil {
 				t.Fatal(err)
 			}
-			at := slices.IndexFunc(labs, func(s testenv.Status) bool { return s.Prefix == "tenv" })
+			at := slices.IndexFunc(labs, func(s testenv.Status) bool { return s.Prefix == l.Prefix })
 			if at < 0 {
 				t.Fatalf("lab is not listed: %+v", labs)
 			}
@@ -41,7 +41,7 @@ func TestTopologies(t *testing.T) {
 			var nodes []string
 			for i, n := range s.Namespaces {
 				nodes = append(nodes, n.Node)
-				if n.Name != "tenv-"+n.Node {
+				if n.Name != l.Prefix+"-"+n.Node {
 					t.Errorf("node %s is namespace %s", n.Node, n.Name)
 				}
 				if len(n.Devices) != len(l.Topology.Nodes[i].Devices) {
@@ -74,7 +74,7 @@ func TestTopologies(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	l := testenv.New(t, "client-server", testenv.Options{Prefix: "tenv"})
+	l := testenv.New(t, "client-server", testenv.Options{})
 	tests := []struct{ name, node, file, want string }{
 		{"gateway does not forward IPv4", "gw", "ipv4/ip_forward", "0"},
 		{"gateway's port does not forward IPv4", "gw", "ipv4/conf/lan/forwarding", "0"},
@@ -118,7 +118,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestUpRemovesWhatACrashLeft(t *testing.T) {
-	old := testenv.New(t, "three-zone", testenv.Options{Prefix: "tenv"})
+	old := testenv.New(t, "three-zone", testenv.Options{})
 	left := old.Must(t, "gw").Command(t.Context(), "sleep", "60")
 	if err := left.Start(); err != nil {
 		t.Fatal(err)
@@ -127,10 +127,10 @@ func TestUpRemovesWhatACrashLeft(t *testing.T) {
 	go func() { done <- left.Wait() }()
 	waitUntilInside(t, old.Must(t, "gw"), left.Process.Pid)
 	// A crash between making and mounting a name leaves a plain file.
-	if err := os.WriteFile("/run/netns/tenv-server", nil, 0o444); err != nil {
+	if err := os.WriteFile("/run/netns/"+old.Prefix+"-server", nil, 0o444); err != nil {
 		t.Fatal(err)
 	}
-	l, err := testenv.Up("client-server", testenv.Options{Prefix: "tenv"})
+	l, err := testenv.Up("client-server", testenv.Options{Prefix: old.Prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestUpRemovesWhatACrashLeft(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("a process of the old lab lives on")
 	}
-	if _, err := os.Stat("/run/netns/tenv-dmz"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat("/run/netns/" + old.Prefix + "-dmz"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("namespace of the old lab is still there: %v", err)
 	}
 	if _, err := l.Namespace("server"); err != nil {
@@ -148,7 +148,7 @@ func TestUpRemovesWhatACrashLeft(t *testing.T) {
 }
 
 func TestDownRemovesEverything(t *testing.T) {
-	l := testenv.New(t, "client-server", testenv.Options{Prefix: "tenv"})
+	l := testenv.New(t, "client-server", testenv.Options{})
 	// A socket of ours keeps the namespace alive, but not its devices.
 	client := l.Must(t, "client")
 	c, err := client.ListenPacket(t.Context(), "udp4", "10.10.1.2:0")
@@ -162,16 +162,16 @@ func TestDownRemovesEverything(t *testing.T) {
 	}
 	defer outside.Wait()
 	defer outside.Process.Kill()
-	if removed, err := testenv.Down("tenv"); err != nil || !removed {
+	if removed, err := testenv.Down(l.Prefix); err != nil || !removed {
 		t.Fatalf("removed %t, %v", removed, err)
 	}
-	if removed, err := testenv.Down("tenv"); err != nil || removed {
+	if removed, err := testenv.Down(l.Prefix); err != nil || removed {
 		t.Errorf("second time: removed %t, %v", removed, err)
 	}
 	if _, err := os.Stat("/proc/" + itoa(outside.Process.Pid) + "/ns/net"); err != nil {
 		t.Errorf("a process outside of the lab is gone: %v", err)
 	}
-	if _, err := testenv.Open("tenv"); !errors.Is(err, testenv.ErrNoLab) {
+	if _, err := testenv.Open(l.Prefix); !errors.Is(err, testenv.ErrNoLab) {
 		t.Errorf("open: %v", err)
 	}
 	if err := client.Do(func() error { return nil }); !errors.Is(err, os.ErrNotExist) {
@@ -180,21 +180,21 @@ func TestDownRemovesEverything(t *testing.T) {
 }
 
 func TestLabNames(t *testing.T) {
-	l := testenv.New(t, "client-server", testenv.Options{Prefix: "tenv"})
-	same, err := testenv.Open("tenv")
+	l := testenv.New(t, "client-server", testenv.Options{})
+	same, err := testenv.Open(l.Prefix)
 	if err != nil || same.Topology.Name != "client-server" {
 		t.Fatalf("open: %+v, %v", same, err)
 	}
-	for _, name := range []string{"client", "tenv-client"} {
+	for _, name := range []string{"client", l.Prefix + "-client"} {
 		n, err := l.Namespace(name)
-		if err != nil || n.Name() != "tenv-client" {
+		if err != nil || n.Name() != l.Prefix+"-client" {
 			t.Errorf("%s: %v, %v", name, n, err)
 		}
 	}
 	if _, err := l.Namespace("dmz"); err == nil || !strings.Contains(err.Error(), "client, gw, server") {
 		t.Errorf("unknown node: %v", err)
 	}
-	if text := l.Describe(); !strings.Contains(text, "tenv-gw\n") || !strings.Contains(text, "10.10.2.1/24") {
+	if text := l.Describe(); !strings.Contains(text, l.Prefix+"-gw\n") || !strings.Contains(text, "10.10.2.1/24") {
 		t.Errorf("description lacks the gateway:\n%s", text)
 	}
 }
