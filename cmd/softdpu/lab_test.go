@@ -12,18 +12,15 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// testPrefix keeps these labs away from a person's and from those of other tests.
-const testPrefix = "tenvcli"
-
-func labUp(t *testing.T, topology string) (stdout string) {
+// labPrefix returns a prefix of this test's own. What is up under it is removed when the test ends.
+func labPrefix(t *testing.T) string {
 	t.Helper()
-	testenv.RequireRoot(t)
-	t.Cleanup(func() {
-		if _, err := testenv.Down(testPrefix); err != nil {
-			t.Error(err)
-		}
-	})
-	code, stdout, stderr := execute(t, "lab", "up", topology, "--prefix", testPrefix)
+	return testenv.New(t, "wire", testenv.Options{}).Prefix
+}
+
+func labUp(t *testing.T, topology, prefix string) (stdout string) {
+	t.Helper()
+	code, stdout, stderr := execute(t, "lab", "up", topology, "--prefix", prefix)
 	if code != exitYes {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -31,8 +28,9 @@ func labUp(t *testing.T, topology string) (stdout string) {
 }
 
 func TestLabLife(t *testing.T) {
-	stdout := labUp(t, "client-server")
-	for _, want := range []string{"tenvcli-gw", "10.10.2.2/24", "softdpu lab --prefix tenvcli exec client -- ping -c 3 -W 1 10.10.2.2"} {
+	prefix := labPrefix(t)
+	stdout := labUp(t, "client-server", prefix)
+	for _, want := range []string{prefix + "-gw", "10.10.2.2/24", "softdpu lab --prefix " + prefix + " exec client -- ping -c 3 -W 1 10.10.2.2"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("up does not show %q:\n%s", want, stdout)
 		}
@@ -43,33 +41,33 @@ func TestLabLife(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &labs); code != exitYes || err != nil {
 		t.Fatalf("list: exit code %d, %v:\n%s", code, err, stdout)
 	}
-	ours := func(s testenv.Status) bool { return s.Prefix == testPrefix }
+	ours := func(s testenv.Status) bool { return s.Prefix == prefix }
 	if i := slices.IndexFunc(labs, ours); i < 0 || labs[i].Topology != "client-server" || len(labs[i].Namespaces) != 3 {
 		t.Errorf("list: %+v", labs)
 	}
 	code, stdout, _ = execute(t, "lab", "list")
-	if code != exitYes || !strings.Contains(stdout, "tenvcli-server") || !strings.Contains(stdout, "10.10.2.1/24 fd10:2::1/64") {
+	if code != exitYes || !strings.Contains(stdout, prefix+"-server") || !strings.Contains(stdout, "10.10.2.1/24 fd10:2::1/64") {
 		t.Errorf("list: exit code %d:\n%s", code, stdout)
 	}
 
 	// A second lab takes the first one's place.
-	labUp(t, "wire")
-	if _, err := os.Stat("/run/netns/tenvcli-gw"); err == nil {
+	labUp(t, "wire", prefix)
+	if _, err := os.Stat("/run/netns/" + prefix + "-gw"); err == nil {
 		t.Error("the gateway of the lab before is still there")
 	}
-	for _, want := range []string{"lab tenvcli is removed", "no lab tenvcli is up"} {
-		if code, _, stderr := execute(t, "lab", "down", "--prefix", testPrefix); code != exitYes || !strings.Contains(stderr, want) {
+	for _, want := range []string{"lab " + prefix + " is removed", "no lab " + prefix + " is up"} {
+		if code, _, stderr := execute(t, "lab", "down", "--prefix", prefix); code != exitYes || !strings.Contains(stderr, want) {
 			t.Errorf("down: exit code %d: %s", code, stderr)
 		}
 	}
-	code, _, stderr := execute(t, "lab", "exec", "--prefix", testPrefix, "client", "--", "true")
+	code, _, stderr := execute(t, "lab", "exec", "--prefix", prefix, "client", "--", "true")
 	if code != exitError || !strings.Contains(stderr, "softdpu lab up") {
 		t.Errorf("exec without lab: exit code %d: %s", code, stderr)
 	}
 }
 
 func TestLabExec(t *testing.T) {
-	labUp(t, "wire")
+	prefix := labPrefix(t)
 	tests := []struct {
 		name   string
 		args   []string
@@ -78,7 +76,7 @@ func TestLabExec(t *testing.T) {
 		stderr string
 	}{
 		{"short name", []string{"client", "--", "ip", "-br", "addr", "show", "c0"}, 0, "10.10.1.2/24", ""},
-		{"whole name", []string{"tenvcli-server", "--", "ip", "-br", "addr", "show", "s0"}, 0, "10.10.1.3/24", ""},
+		{"whole name", []string{prefix + "-server", "--", "ip", "-br", "addr", "show", "s0"}, 0, "10.10.1.3/24", ""},
 		{"without dashes", []string{"client", "ping", "-c", "1", "-W", "2", "10.10.1.3"}, 0, "1 received", ""},
 		{"its exit code is ours", []string{"client", "--", "sh", "-c", "exit 7"}, 7, "", ""},
 		{"ended by a signal", []string{"client", "--", "sh", "-c", "kill -9 $$"}, 128 + 9, "", ""},
@@ -86,7 +84,7 @@ func TestLabExec(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			code, stdout, stderr := execute(t, append([]string{"lab", "exec", "--prefix", testPrefix}, tt.args...)...)
+			code, stdout, stderr := execute(t, append([]string{"lab", "exec", "--prefix", prefix}, tt.args...)...)
 			if code != tt.code || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
 				t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 			}
@@ -95,12 +93,12 @@ func TestLabExec(t *testing.T) {
 }
 
 func TestLabExecEndsItsCommand(t *testing.T) {
-	labUp(t, "wire")
+	prefix := labPrefix(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	env := &Env{Stdin: strings.NewReader(""), Stdout: t.Output(), Stderr: t.Output(), Getenv: os.Getenv, Width: func() int { return 0 }}
-	code := run(ctx, env, []string{"lab", "exec", "--prefix", testPrefix, "client", "--", "sleep", "30"})
+	code := run(ctx, env, []string{"lab", "exec", "--prefix", prefix, "client", "--", "sleep", "30"})
 	if code != 128+15 || time.Since(start) > 10*time.Second {
 		t.Errorf("exit code %d after %s", code, time.Since(start))
 	}
