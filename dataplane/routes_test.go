@@ -206,27 +206,6 @@ func TestNexthopsInUseAreKeptAlive(t *testing.T) {
 		t.Errorf("the operator's own entry became %+v (%v)", n, err)
 	}
 
-	// The server's MAC changes silently: the kernel finds out, and with it the next hop.
-	err = server.Do(func() error {
-		l, err := netlink.LinkByName("s0")
-		if err != nil {
-			return err
-		}
-		hw, _ := net.ParseMAC("02:00:00:00:00:22")
-		return netlink.LinkSetHardwareAddr(l, hw)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop := time.Now().Add(20 * time.Second)
-	for dstIs(hop, "02:00:00:00:00:22", nexthopReady)() != nil {
-		if time.Now().After(stop) {
-			t.Fatal(dstIs(hop, "02:00:00:00:00:22", nexthopReady)())
-		}
-		atomic.StoreUint32(&hop.Used, NowTick())
-		time.Sleep(50 * time.Millisecond)
-	}
-
 	w.stop()
 	if n, err := entry("10.10.2.2"); err != nil || n.FlagsExt&netlink.NTF_EXT_MANAGED != 0 {
 		t.Errorf("after the end the neighbour is %+v (%v)", n, err)
