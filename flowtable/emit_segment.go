@@ -168,10 +168,14 @@ const (
 func (s *emitSegment) nodes(from, limit int) int {
 	at := from
 	for ; at < limit; at++ {
-		if s.f.slots+emitExitSlots*(s.ahead+2)+emitEntrySlots*(len(s.entries)+2)+emitNodeSlots > emitFuncSlots {
+		id := s.order[at]
+		need := emitNodeSlots + emitExitSlots*(s.ahead+2) + emitEntrySlots*(len(s.entries)+2)
+		if n := &s.acl.nodes[id]; n.op == treeIn {
+			need += emitPieceSlots * len(s.packs[s.packOf[n.set]].pieces)
+		}
+		if s.f.slots+need > emitFuncSlots {
 			break
 		}
-		id := s.order[at]
 		s.f.place(s.label(id))
 		s.ahead--
 		next := int32(-1)
@@ -208,9 +212,7 @@ func (s *emitSegment) node(n *treeNode, next int32) {
 			f.goTo(s.label(n.yes))
 		}
 	case treeIn:
-		f.add(asm.Mov.Reg(asm.R1, emitKey), asm.Mov.Imm32(asm.R2, n.set))
-		f.call(s.packs[s.packOf[n.set]].name)
-		s.clobber()
+		s.inside(int(n.set))
 		s.branch(n, next, asm.JNE, asm.JEq, func(op asm.JumpOp, l emitLabel) { f.jump(emitImm32(op, asm.R0, 0), l) })
 	case treeAtLeast, treeEqual:
 		op, not := asm.JGE, asm.JLT
@@ -236,6 +238,26 @@ func (s *emitSegment) node(n *treeNode, next int32) {
 		r := s.field(low)
 		s.branch(n, next, op, not, func(op asm.JumpOp, l emitLabel) { f.jumpImm(op, r, n.value.lo, asm.R0, l) })
 	}
+}
+
+// inside calls what answers in R0 for a large set. A set in pieces is chosen from here: call frames are
+// few, and the program that calls classify needs most of them.
+func (s *emitSegment) inside(n int) {
+	f, p := s.f, &s.packs[s.packOf[n]]
+	f.add(asm.Mov.Reg(asm.R1, emitKey))
+	if p.pieces == nil {
+		f.add(asm.Mov.Imm32(asm.R2, int32(n)))
+		f.call(p.name)
+	} else {
+		set := &s.acl.sets[n]
+		edges, _ := aclEdges(set.ranges, set.max)
+		join := f.label()
+		search := &emitSearch{f: f}
+		search.load(set)
+		search.pieces(p.name, edges, p.pieces, 0, join)
+		f.place(join)
+	}
+	s.clobber()
 }
 
 // field returns the register that holds a field, reading it where no node before did.

@@ -6,12 +6,12 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// emitPack is a function that answers for several large sets, or the top of the search of one that
-// no function can hold.
+// emitPack is a function that answers for several large sets, or several functions for the pieces of
+// one that no function can hold.
 type emitPack struct {
 	name   string
 	sets   []int // numbers of the sets, ascending
-	pieces []int // first edge of each piece of the one set, each a function; nil: all in this function
+	pieces []int // first edge of each piece of the one set, each a function; nil: one function for all
 }
 
 // emitSetSlots is what a set takes beside its edges: dispatch and reading the fields.
@@ -49,6 +49,9 @@ func (e *emitter) pack() {
 	}
 }
 
+// emitPieceSlots is the most that the choice among pieces takes for each.
+const emitPieceSlots = 11
+
 // emitSearch writes a binary search of a set: the value at hand is in R2, of IPv6 addresses the upper
 // half in R3. Its paths meet at the outcome only (see emitSegment).
 type emitSearch struct {
@@ -61,11 +64,10 @@ type emitSearch struct {
 func (e *emitter) sets() error {
 	for i := range e.packs {
 		p := &e.packs[i]
-		err := e.setFunc(p.name, emitSet, func(s *emitSearch) { s.choose(e.acl, p) })
-		if err != nil {
-			return err
-		}
 		if p.pieces == nil {
+			if err := e.setFunc(p.name, emitSet, func(s *emitSearch) { s.choose(e.acl, p.sets) }); err != nil {
+				return err
+			}
 			continue
 		}
 		set := &e.acl.sets[p.sets[0]]
@@ -115,21 +117,14 @@ func (e *emitter) setFunc(name string, kind emitKind, body func(*emitSearch)) er
 	return err
 }
 
-// choose goes on with the one of a pack's sets whose number R2 holds.
-func (s *emitSearch) choose(a *ACL, p *emitPack) {
-	if p.pieces != nil {
-		set := &a.sets[p.sets[0]]
-		edges, _ := aclEdges(set.ranges, set.max)
-		s.load(set)
-		s.pieces(p.name, edges, p.pieces, 0)
-		return
-	}
-	starts := make([]emitLabel, len(p.sets))
+// choose goes on with the one of sets whose number R2 holds.
+func (s *emitSearch) choose(a *ACL, sets []int) {
+	starts := make([]emitLabel, len(sets))
 	for i := range starts {
 		starts[i] = s.f.label()
 	}
-	s.f.dispatch(asm.R2, p.sets, starts)
-	for i, n := range p.sets {
+	s.f.dispatch(asm.R2, sets, starts)
+	for i, n := range sets {
 		set := &a.sets[n]
 		edges, parity := aclEdges(set.ranges, set.max)
 		s.f.place(starts[i])
@@ -222,20 +217,20 @@ func (s *emitSearch) halve(edges []aclNum, parity int, atLeast func(aclNum, emit
 	}
 }
 
-// pieces calls the piece that has the edge at or below the value; first is the number of the first of
-// those whose starts are given.
-func (s *emitSearch) pieces(pack string, edges []aclNum, starts []int, first int) {
+// pieces calls the piece that has the edge at or below the value and goes on at join; first is the
+// number of the first of those whose starts are given.
+func (s *emitSearch) pieces(pack string, edges []aclNum, starts []int, first int, join emitLabel) {
 	if len(starts) == 1 {
 		s.f.call(emitPieceName(pack, first)) // R1 still holds the key
-		s.f.add(asm.Return())
+		s.f.goTo(join)
 		return
 	}
 	mid := len(starts) / 2
 	upper := s.f.label()
 	s.atLeast(edges[starts[mid]], upper)
-	s.pieces(pack, edges, starts[:mid], first)
+	s.pieces(pack, edges, starts[:mid], first, join)
 	s.f.place(upper)
-	s.pieces(pack, edges, starts[mid:], first+mid)
+	s.pieces(pack, edges, starts[mid:], first+mid, join)
 }
 
 // atLeast jumps to l if the value is at least edge, else goes on.
