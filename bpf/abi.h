@@ -311,10 +311,11 @@ struct nexthop {
 	__be32 gateway[4]; /* IPv4: first element */
 	__u32 state;
 	__u32 used; /* tick */
+	__u16 vlan; /* tag of the egress, network order, 0 = none */
 	__u8 port; /* id */
 	__u8 zone; /* of the egress */
 	__u8 family;
-	__u8 pad[5];
+	__u8 pad[3];
 };
 
 /* ---- Gateway state, counters, events -------------------------------------------------------- */

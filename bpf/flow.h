@@ -21,17 +21,6 @@ struct flow_counts {
 	struct flow_count way[2];
 };
 
-/* What a new flow starts with. */
-struct opening {
-	__u64 flags; /* WORD_FLAG_* */
-	__u32 rule;
-	__u32 state; /* enum flow_state */
-	__u32 hash; /* of its key */
-	__u32 side; /* leg of the opener */
-	__u16 context;
-	__u8 from, to;
-};
-
 /* How creation ended. In the first three the flow is there. */
 enum insertion {
 	INSERT_CREATED,

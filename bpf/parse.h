@@ -106,9 +106,24 @@ static __always_inline long load_bytes(void *ctx, enum hook hook, __u32 at, void
 /* What the compiler knows of x and the verifier does not is forgotten, so that a mask stays. */
 #define opaque(x) asm volatile("" : "+r"(x))
 
+/* What a new flow starts with. */
+struct opening {
+	__u64 flags; /* WORD_FLAG_* */
+	__u32 rule;
+	__u32 state; /* enum flow_state */
+	__u32 hash; /* of its key */
+	__u32 side; /* leg of the opener */
+	__u16 context;
+	__u8 from, to;
+};
+
 /* Too large for the stack, one a CPU. Neither XDP nor tc egress is interrupted by the other there. */
 struct scratch {
 	struct packet packet;
+	struct classify_key key;
+	struct opening opening;
+	struct flow4_key key4;
+	struct flow6_key key6;
 	__u64 fib[8]; /* struct bpf_fib_lookup, whose unions bpf2go does not know */
 	struct flow4 gone4, fresh4;
 	struct flow6 gone6, fresh6;

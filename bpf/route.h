@@ -45,6 +45,7 @@ struct hop {
 	__be32 gateway[4];
 	__u64 dst, src;
 	__u32 tick;
+	__u16 vlan; /* network order */
 	__u8 port, zone, family, ready;
 };
 
@@ -64,14 +65,14 @@ static __noinline __u32 nexthop_slot(const struct hop *h)
 	__u64 k = ((__u64)h->gateway[0] << 32 | h->gateway[1]) * 0xff51afd7ed558ccdull;
 
 	k ^= k >> 29;
-	k = (k ^ ((__u64)h->gateway[2] << 32 | h->gateway[3]) ^ h->port) * 0xc4ceb9fe1a85ec53ull;
+	k = (k ^ ((__u64)h->gateway[2] << 32 | h->gateway[3]) ^ h->port ^ (__u64)h->vlan << 8) * 0xc4ceb9fe1a85ec53ull;
 	k >>= 32;
 	for (__u32 i = 0; i < NEXTHOP_PROBES; i++) {
 		__u32 index = NEXTHOP_FIRST + ((__u32)k + i) % (NEXTHOP_MAX - NEXTHOP_FIRST);
 		struct nexthop *n = nexthop_at(index);
 
-		if (n && n->state >= NEXTHOP_PENDING && n->port == h->port && n->family == h->family &&
-		    same_gateway(n, h->gateway)) {
+		if (n && n->state >= NEXTHOP_PENDING && n->port == h->port && n->vlan == h->vlan &&
+		    n->family == h->family && same_gateway(n, h->gateway)) {
 			set_nexthop(n, h);
 			return index;
 		}
@@ -91,6 +92,7 @@ static __noinline __u32 nexthop_slot(const struct hop *h)
 			continue;
 		__builtin_memcpy(n->gateway, h->gateway, sizeof(n->gateway));
 		n->port = h->port;
+		n->vlan = h->vlan;
 		n->family = h->family;
 		barrier();
 		set_nexthop(n, h);
@@ -178,6 +180,7 @@ static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct por
 	else
 		__builtin_memcpy(hop.gateway, fib->ipv6_dst, 16);
 	hop.port = egress->port;
+	hop.vlan = egress->vlan;
 	hop.zone = egress->zone;
 	hop.tick = p->tick;
 	hop.ready = rc == BPF_FIB_LKUP_RET_SUCCESS;

@@ -151,7 +151,7 @@ static __always_inline __u32 F(free_slot)(const GROUP *one, const GROUP *two, __
 {
 	__u32 n1 = 0, n2 = 0, at1 = NO_SLOT, at2 = NO_SLOT;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = GROUP_SLOTS - 1; i >= 0; i--) {
 		__u32 at = (first ^ i) & 3;
 		__u32 free1 = equal(state_of(load(&one->slot[at].core.word)), FLOW_FREE);
@@ -170,7 +170,7 @@ static __always_inline __u32 F(oldest_half_open)(const GROUP *one, const GROUP *
 {
 	__u32 best = NO_SLOT, oldest = 0;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < 2 * GROUP_SLOTS; i++) {
 		__u32 at = (first ^ i) & 3;
 		const FLOW *f = i < GROUP_SLOTS ? &one->slot[at] : &two->slot[at];
@@ -184,6 +184,14 @@ static __always_inline __u32 F(oldest_half_open)(const GROUP *one, const GROUP *
 		oldest = choose(older, age, oldest);
 	}
 	return best;
+}
+
+static __always_inline FLOW *F(slot_at)(GROUP *one, GROUP *two, __u32 at)
+{
+	GROUP *group = at & 4 ? two : one;
+
+	opaque(at);
+	return &group->slot[at & 3];
 }
 
 /* Takes a flow's place: from here on its word says FLOW_FREE. False if a hit was faster. */
@@ -231,14 +239,14 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 	} else {
 		at = limit ? NO_SLOT : F(free_slot)(one, two, first);
 		if (at < NO_SLOT) {
-			f = at & 4 ? &two->slot[at & 3] : &one->slot[at & 3];
+			f = F(slot_at)(one, two, at);
 			word = load(&f->core.word);
 		} else {
 			at = F(oldest_half_open)(one, two, first, p->tick);
 			if (at >= NO_SLOT) {
 				result = limit ? INSERT_FULL : INSERT_OVERFLOW;
 			} else {
-				f = at & 4 ? &two->slot[at & 3] : &one->slot[at & 3];
+				f = F(slot_at)(one, two, at);
 				word = load(&f->core.word);
 				result = F(take)(f, word) ? INSERT_EVICTED : INSERT_FULL;
 			}

@@ -238,10 +238,11 @@ type XDPNexthop struct {
 	Gateway [4]uint32
 	State   uint32
 	Used    uint32
+	Vlan    uint16
 	Port    uint8
 	Zone    uint8
 	Family  uint8
-	Pad     [5]uint8
+	Pad     [3]uint8
 }
 
 type XDPPassCause uint32
@@ -400,6 +401,21 @@ type XDPScratch struct {
 		Pass      uint8
 		_         [4]byte
 	}
+	Key     XDPClassifyKey
+	Opening struct {
+		_       structs.HostLayout
+		Flags   uint64
+		Rule    uint32
+		State   uint32
+		Hash    uint32
+		Side    uint32
+		Context uint16
+		From    uint8
+		To      uint8
+		_       [4]byte
+	}
+	Key4   XDPFlow4Key
+	Key6   XDPFlow6Key
 	Fib    [8]uint64
 	Gone4  XDPFlow4
 	Fresh4 XDPFlow4
