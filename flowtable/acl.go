@@ -17,7 +17,7 @@
 // addresses: there a search may take as many questions as there are entries. A set of more than 8
 // ranges is searched on its own, in as many steps as its size has bits.
 //
-// The generated program holds at most 250,000 instructions, which is some 8,000 firewall rules, or
+// The generated program holds at most 250,000 instructions, which is some 10,000 firewall rules, or
 // addresses of 100,000 IPv4 prefixes, 35,000 IPv6 prefixes or 22,000 IPv6 hosts in all large sets
 // together; more is refused by an error that says so. The executor in Go has no such limit.
 package flowtable

@@ -127,6 +127,9 @@ func TestACLClassBench(t *testing.T) {
 			checked += aclCheckSet(t, aclClassBench(t, kind, 1000))
 		})
 	}
+	if checked == 0 {
+		t.Skip("no ClassBench set was found")
+	}
 	t.Logf("%d keys checked", checked)
 }
 

@@ -16,8 +16,9 @@ import (
 // Instructions returns the pipe as eBPF: the global function `classify`, which takes a pointer to
 // struct classify_key in host byte order (NULL: answers 0) and returns the verdict, and behind it the
 // functions that it calls, all with type information. Audit entries call the function
-// `audit(struct classify_key *, __u32 rule)`, which is not among them. It needs Linux 5.10. An error
-// says that the pipe is too large for a program, and for which limit.
+// `audit(struct classify_key *, __u32 rule)`, which is not among them. The functions need Linux 5.12
+// (pointers as arguments of global functions). An error says that the pipe is too large for a
+// program, and for which limit.
 func (a *ACL) Instructions() (asm.Instructions, error) {
 	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
 	u64 := &btf.Int{Name: "unsigned long", Size: 8, Encoding: btf.Unsigned}
@@ -70,7 +71,11 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 
 // ReplaceClassifier puts a in the place of the function `classify` of a program that holds it, as
 // loaded from the object or with another pipe in it, and takes out functions that nothing calls any
-// more. The spec's other programs are not touched. Large pipes refuse as Instructions does.
+// more. The spec's other programs are not touched. Errors: a program without classify or without type
+// information, and those of Instructions.
+//
+// Generated functions call each other two deep below classify, audit included; of the eight frames
+// that the kernel allows, classify itself may therefore be at most the sixth.
 func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
 	at := slices.IndexFunc(spec.Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == emitClassifyName })
 	if at < 0 {
