@@ -30,8 +30,6 @@ func (n aclNum) next() aclNum {
 // aclRange is a closed interval.
 type aclRange struct{ first, last aclNum }
 
-func (r aclRange) has(n aclNum) bool { return !n.less(r.first) && !r.last.less(n) }
-
 // Ids of the two sets that every pool holds.
 const (
 	aclAny  int32 = 0  // every value
