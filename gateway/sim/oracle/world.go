@@ -170,3 +170,19 @@ func (o *Oracle) route(port string, vlan uint16, src, dst netip.Addr) (hop, stri
 	}
 	return hop{zone: zoneOf(o.policy, r.Port, r.VLAN), port: o.world.port(r.Port), vlan: r.VLAN, mac: r.MAC}, ""
 }
+
+// Egress says where a packet to dst that arrives on port with this outer VLAN id would leave: the
+// zone, and the port with its VLAN id ("host", 0 for the gateway itself). Reason is that of a drop
+// on the way, else "".
+func (o *Oracle) Egress(port string, vlan uint16, src, dst netip.Addr) (zone, out string, outVLAN uint16, reason string) {
+	h, reason := o.route(port, vlan, src, dst)
+	switch {
+	case reason != "":
+		return "", "", 0, reason
+	case h.host():
+		return h.zone, firewall.NameHost, 0, ""
+	case h.peer:
+		return h.zone, h.port.Name, vlan, ""
+	}
+	return h.zone, h.port.Name, h.vlan, ""
+}
