@@ -1,0 +1,190 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// What XDP programs return (linux/bpf.h: enum xdp_action).
+const (
+	xdpAborted  = 0
+	xdpPass     = 2
+	xdpTX       = 3
+	xdpRedirect = 4
+)
+
+const (
+	// outputRoom is added to the longest frame for what a program puts in front of it.
+	outputRoom = 512
+
+	ethernetLen = 14 // the kernel's test run takes no shorter frame
+)
+
+// xdpEngine is the program that `run` loads, run by BPF_PROG_TEST_RUN. Control and result go through
+// mapped memory, frames through buffers that live outside the Go heap.
+type xdpEngine struct {
+	plane   *dataplane.Plane
+	program *ebpf.Program
+	sim     *bpf.XDPSim
+	flows   *flowtable.Table
+	in, out []byte
+	attr    testRun
+}
+
+// testRun is union bpf_attr as BPF_PROG_TEST_RUN reads and writes it.
+type testRun struct {
+	program, retval  uint32
+	sizeIn, sizeOut  uint32
+	dataIn, dataOut  uint64
+	repeat, duration uint32
+	ctxIn, ctxOut    uint32
+	ctxInPtr         uint64
+	ctxOutPtr        uint64
+	flags, cpu       uint32
+	batch, pad       uint32
+}
+
+func newXDPEngine(s *Sim, options dataplane.Options, acl *flowtable.ACL) (e *xdpEngine, err error) {
+	e = &xdpEngine{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close())
+			e = nil
+		}
+	}()
+	if e.plane, err = dataplane.Open(options); err != nil {
+		return e, err
+	}
+	if err = e.place(s); err != nil {
+		return e, err
+	}
+	if err = e.publish(s.epoch, s.policy, acl); err != nil {
+		return e, err
+	}
+	e.sim = e.plane.Sim()
+	if e.flows, err = e.plane.Table(); err != nil {
+		return e, err
+	}
+	for _, b := range []*[]byte{&e.in, &e.out} {
+		if *b, err = unix.Mmap(-1, 0, MaxFrame+outputRoom, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+			return e, fmt.Errorf("map frame buffer: %w", err)
+		}
+	}
+	return e, nil
+}
+
+func (e *xdpEngine) place(s *Sim) error {
+	ports := make([]dataplane.Port, len(s.byID))
+	for i, at := range s.byID {
+		p := dataplane.Port{
+			PortConfig: dataplane.PortConfig{Name: at.Name, Zone: at.entry.Zone, VLANs: at.vlans},
+			Index:      at.entry.Ifindex, MAC: at.MAC, MTU: at.MTU, IP4: at.IP4, IP6: at.IP6,
+		}
+		if at.peer != nil {
+			p.Peer = at.peer.Name
+		}
+		if at.FixChecksums {
+			p.FixChecksum = dataplane.SwitchOn
+		}
+		ports[i] = p
+	}
+	if err := e.plane.Place(ports); err != nil {
+		return err
+	}
+	for i := firstHop; i < len(s.hops); i++ {
+		if err := e.plane.SetNexthop(i, s.hops[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL) error {
+	err := e.plane.Publish(dataplane.Generation{Epoch: epoch, ACL: acl, Rules: len(policy.Rules) - 1, MACs: identities(policy)})
+	if err != nil {
+		return err
+	}
+	program, err := e.plane.Program()
+	if err != nil {
+		return fmt.Errorf("take program: %w", err)
+	}
+	err = e.program.Close()
+	e.program = program
+	return err
+}
+
+func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flowtable.Route) (outcome, error) {
+	if len(frame) < ethernetLen {
+		return outcome{reason: bpf.XDPReasonREASON_MALFORMED_ETHERNET}, nil
+	}
+	e.sim.Control = bpf.XDPSimControl{Now: now, Ifindex: ifindex, Route: route.Nexthop, RouteReason: uint32(route.Reason)}
+	e.sim.Result = bpf.XDPSimResult{}
+	verdict, n, err := e.run(frame)
+	if err != nil {
+		return outcome{}, err
+	}
+	r := &e.sim.Result
+	out := outcome{
+		reason: bpf.XDPReason(r.Reason), rule: r.Rule, action: bpf.XDPAction(r.Action),
+		pass: uint8(r.Pass), nexthop: r.Nexthop,
+	}
+	switch {
+	case verdict == xdpTX:
+		out.verdict, out.frame = Answer, e.out[:n]
+	case verdict == xdpPass:
+		out.verdict = Pass
+	case out.reason != bpf.XDPReasonREASON_NONE:
+		out.verdict = Drop
+	case verdict == xdpRedirect || verdict == xdpAborted:
+		// No device stands behind a simulated port, so the redirect itself fails.
+		out.verdict, out.frame = Forward, e.out[:n]
+	default:
+		out.reason = bpf.XDPReasonREASON_INTERNAL // allowed and still dropped: it could not be rewritten
+	}
+	return out, nil
+}
+
+// run runs the program once and returns its verdict and the length of what it left in e.out.
+func (e *xdpEngine) run(frame []byte) (verdict uint32, n int, err error) {
+	e.attr = testRun{
+		program: uint32(e.program.FD()), repeat: 1,
+		sizeIn: uint32(copy(e.in, frame)), sizeOut: uint32(len(e.out)),
+		dataIn:  uint64(uintptr(unsafe.Pointer(unsafe.SliceData(e.in)))),
+		dataOut: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(e.out)))),
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&e.attr)), unsafe.Sizeof(e.attr)); errno != 0 {
+		return 0, 0, fmt.Errorf("run program on a frame of %d bytes: %w", len(frame), errno)
+	}
+	return e.attr.retval, int(e.attr.sizeOut), nil
+}
+
+func (e *xdpEngine) table() *flowtable.Table { return e.flows }
+
+func (e *xdpEngine) age(now uint32, timeouts *flowtable.Timeouts) error {
+	e.flows.Scan(now, timeouts, func() {}, func(*flowtable.Flow) {}) // no packet is under way
+	_, err := e.plane.AgeOverflow(now, timeouts, func(*bpf.XDPFlow4) {}, func(*bpf.XDPFlow6) {})
+	return err
+}
+
+func (e *xdpEngine) close() error {
+	var errs []error
+	for _, b := range [][]byte{e.in, e.out} {
+		if b != nil {
+			errs = append(errs, unix.Munmap(b))
+		}
+	}
+	errs = append(errs, e.program.Close())
+	if e.plane != nil {
+		errs = append(errs, e.plane.Close())
+	}
+	return errors.Join(errs...)
+}
