@@ -14,7 +14,8 @@ func (e *Executor) fragmentKey(w *work) fragmentKey {
 }
 
 // fragment takes the fragment's range of its datagram. A later one gets the flow key's ports of the
-// first, or its refusal; a first one is refused if the datagram is known already.
+// first, or its refusal by a rule or a state; a first one is refused if the datagram is known already.
+// No rule has a part in an overlap.
 func (e *Executor) fragment(w *work) bpf.XDPReason {
 	f := &e.p.Fragment
 	k := e.fragmentKey(w)
@@ -25,10 +26,10 @@ func (e *Executor) fragment(w *work) bpf.XDPReason {
 		}
 		return bpf.XDPReasonREASON_FRAGMENT_NO_FIRST
 	}
-	w.rule = d.rule
 	if reason := d.take(span{f.Offset, f.Offset + f.Payload}, !f.More); reason != reasonNone {
 		return reason
 	}
+	w.rule = d.rule
 	w.tuple.Proto, w.tuple.SrcPort, w.tuple.DstPort = d.transport, d.srcPort, d.dstPort
 	switch d.reason {
 	case bpf.XDPReasonREASON_NO_RULE_MATCHED, bpf.XDPReasonREASON_DENY, bpf.XDPReasonREASON_REJECT:

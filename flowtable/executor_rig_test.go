@@ -193,6 +193,12 @@ func serialize(t testing.TB, ls ...gopacket.SerializableLayer) []byte {
 	return append(head, buf.Bytes()...)
 }
 
+// packetIn is a frame that arrives.
+type packetIn struct {
+	ifindex uint32
+	frame   []byte
+}
+
 // side is one end of a conversation: where its packets arrive, and how their headers begin.
 type side struct {
 	ifindex  uint32
@@ -289,7 +295,7 @@ func patch(frame []byte, at int, b ...byte) []byte {
 	f := append([]byte(nil), frame...)
 	copy(f[at:], b)
 	if f[12] == 8 && f[13] == 0 {
-		header := int(f[14]&0x0f) * 4
+		header := min(int(f[14]&0x0f)*4, len(f)-14)
 		f[24], f[25] = 0, 0
 		binary.BigEndian.PutUint16(f[24:], packet.Checksum(f[14:14+header], 0))
 	}

@@ -425,20 +425,18 @@ func TestProcessNoAllocs(t *testing.T) {
 		c.Ports[0].Flags |= PortFixChecksum
 		c.MACs = map[[6]byte]uint16{[6]byte(hostMAC): 77}
 	})
-	type packetIn struct {
-		ifindex uint32
-		frame   []byte
-		route   Route
-	}
-	ins := []packetIn{
-		{lanIf, fromClient4.tcp(t, 40000, 443, seg{flags: syn, seq: 1000}), Route{Nexthop: hopWAN}},
-		{wanIf, fromServer4.tcp(t, 443, 40000, seg{flags: rst | ack, ack: 1001}), Route{Nexthop: hopLAN}},
-		{lanIf, fromClient6.udp(t, 1000, 53, 100), Route{Nexthop: hopTagged}},
-		{lanIf, fromClient4.udp(t, 1000, 99, 100), Route{Nexthop: hopWAN}},
-		{lanIf, tag(fromClient4.udp(t, 1000, 53, 100), 7), Route{Nexthop: hopWAN}},
-		{leftIf, inline4.echo(t, true, 9), Route{}},
-		{lanIf, fromClient4.udp(t, 1000, 53, 100)[:20], Route{}},
-		{lanIf, patch(fromClient4.udp(t, 1000, 53, 100), 20, 0x20), Route{Nexthop: hopWAN}},
+	ins := []struct {
+		packetIn
+		route Route
+	}{
+		{packetIn{lanIf, fromClient4.tcp(t, 40000, 443, seg{flags: syn, seq: 1000})}, Route{Nexthop: hopWAN}},
+		{packetIn{wanIf, fromServer4.tcp(t, 443, 40000, seg{flags: rst | ack, ack: 1001})}, Route{Nexthop: hopLAN}},
+		{packetIn{lanIf, fromClient6.udp(t, 1000, 53, 100)}, Route{Nexthop: hopTagged}},
+		{packetIn{lanIf, fromClient4.udp(t, 1000, 99, 100)}, Route{Nexthop: hopWAN}},
+		{packetIn{lanIf, tag(fromClient4.udp(t, 1000, 53, 100), 7)}, Route{Nexthop: hopWAN}},
+		{packetIn{leftIf, inline4.echo(t, true, 9)}, Route{}},
+		{packetIn{lanIf, fromClient4.udp(t, 1000, 53, 100)[:20]}, Route{}},
+		{packetIn{lanIf, patch(fromClient4.udp(t, 1000, 53, 100), 20, 0x20)}, Route{Nexthop: hopWAN}},
 	}
 	var buf [512]byte
 	now := r.now

@@ -1,0 +1,87 @@
+package flowtable
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// Damaged frames of all kinds: nothing panics, each packet ends in one counter or leaves, flows add up.
+func TestEveryPacketIsAccountedFor(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	r := newRig(t, func(c *Config) {
+		c.Ports[0].Flags |= PortFixChecksum
+		c.Classifier = rules(func(k *bpf.XDPClassifyKey, _ func(uint32)) uint32 {
+			return Verdict(uint32(1+k.Dport%9), uint32(k.Sport%5), uint32(k.Dport&3)<<28)
+		})
+	})
+	var seeds []packetIn
+	for _, s := range []side{fromClient4, fromServer4, fromClient6, fromServer6, toHost4, inline4, inlineBack4} {
+		udp, echo := s.udp(t, 1001, 53, 100), s.echo(t, true, 9)
+		seeds = append(seeds, packetIn{s.ifindex, udp}, packetIn{s.ifindex, echo}, packetIn{s.ifindex, s.echo(t, false, 9)},
+			packetIn{s.ifindex, tag(udp, 7)}, packetIn{s.ifindex, s.icmpError(t, 3, 1, udp)},
+			packetIn{s.ifindex, s.tcp(t, 1001, 443, seg{flags: syn, scale: 5})}, packetIn{s.ifindex, s.tcp(t, 443, 1001, seg{flags: syn | ack})},
+			packetIn{s.ifindex, s.tcp(t, 1001, 443, seg{flags: ack})}, packetIn{s.ifindex, s.tcp(t, 443, 1001, seg{flags: fin | ack})})
+		for _, f := range cutUp(t, udp, 24, 24) {
+			seeds = append(seeds, packetIn{s.ifindex, f})
+		}
+	}
+	routes := []Route{{Nexthop: hopLAN}, {Nexthop: hopWAN}, {Nexthop: hopTagged}, {Nexthop: hopPending}, {Nexthop: hopSmall}, {Nexthop: NexthopHost}, {Reason: bpf.XDPReasonREASON_NO_ROUTE}}
+
+	const packets = 100_000
+	var left, passed uint64
+	for i := range packets {
+		in := seeds[rng.IntN(len(seeds))]
+		f := append([]byte(nil), in.frame...)
+		for range rng.IntN(4) {
+			at := rng.IntN(len(f))
+			f = patch(f, at, byte(rng.Uint32()))
+			if len(f) < 34 {
+				break
+			}
+		}
+		if rng.IntN(10) == 0 {
+			f = f[:rng.IntN(len(f)+1)]
+		}
+		if rng.IntN(1000) == 0 {
+			r.Publish(uint32(11+i), r.cfg.Classifier, 9)
+		}
+		r.now += uint64(rng.IntN(int(second / 10)))
+		r.route = &routes[rng.IntN(len(routes))]
+		switch res := r.send(in.ifindex, f); {
+		case res.Verdict == Forward:
+			left++
+			if len(res.Frame) == 0 || res.Reason != reasonNone {
+				t.Fatalf("packet %d: forwarded as %+v", i, res)
+			}
+		case res.Pass != 0:
+			passed++
+		case res.Reason == reasonNone || res.Reason == bpf.XDPReasonREASON_INTERNAL:
+			t.Fatalf("packet %d: dropped as %+v", i, res)
+		}
+	}
+	var counted uint64
+	for _, c := range r.Counters.Passes {
+		counted += c.Packets
+	}
+	if counted != passed || left+passed+r.Counters.Dropped() != packets {
+		t.Errorf("%d left, %d passed and counted %d, %d dropped: not %d", left, passed, counted, r.Counters.Dropped(), packets)
+	}
+	flows, half := int64(0), int64(0)
+	for f := range r.Table().All() {
+		flows++
+		if halfOpen(f.State) {
+			half++
+		}
+	}
+	c := r.Table().Counters
+	if flows != r.Table().Flows() || half != r.Table().HalfOpen() {
+		t.Errorf("%d flows, %d half-open; counts say %d and %d; %+v", flows, half, r.Table().Flows(), r.Table().HalfOpen(), c)
+	}
+	if left < packets/20 || passed < packets/50 || r.Counters.Reasons[bpf.XDPReasonREASON_FRAGMENT_OVERLAP].Packets == 0 {
+		t.Errorf("%d left, %d passed: the packets are too broken to tell anything", left, passed)
+	}
+}
