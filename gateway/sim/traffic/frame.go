@@ -80,10 +80,10 @@ func (f frame) length(n int) {
 	binary.BigEndian.PutUint16(f.b[f.ip+4:], uint16(n-40))
 }
 
-// cut ends the IP packet after n bytes behind the IP header, and the frame with it.
+// cut ends the IP packet after n bytes behind the IP header, if it has as many, and the frame with it.
 func (f frame) cut(n int) frame {
 	out := f.clone()
-	out.b = out.b[:out.l4+n]
+	out.b = out.b[:min(out.l4+n, len(out.b))]
 	out.length(len(out.b) - out.ip)
 	if out.is4() {
 		out.sum()

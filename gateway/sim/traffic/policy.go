@@ -3,6 +3,7 @@ package traffic
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/softdpu/softdpu/firewall"
@@ -225,15 +226,29 @@ func (w *author) write(old []string) (Policy, []string, []witness, error) {
 	var kept []string
 	var found []witness
 	for i := range p.Parsed.Rules {
+		found = append(found, w.witnesses(judge, p.Parsed, &p.Parsed.Rules[i])...)
+	}
+	for i := range p.Parsed.Rules {
 		rule := &p.Parsed.Rules[i]
-		some := w.witnesses(judge, p.Parsed, rule)
-		if len(some) > 0 || rule.Expired(w.world.Now) {
-			kept, found = append(kept, rules[i]), append(found, some...)
+		// A rule in audit mode is asked once a flow, so it needs packets that differ in more than
+		// their addresses.
+		reached := slices.ContainsFunc(found, func(f witness) bool {
+			return slices.Contains(f.rules, rule.Name) && (!rule.Audit || f.hasPorts())
+		})
+		if reached || rule.Expired(w.world.Now) {
+			kept = append(kept, rules[i])
 		}
 	}
-	if len(found) == 0 {
+	if len(kept) == 0 {
 		return w.write(nil)
 	}
+	// Rules that were left out are not among what a witness reaches.
+	for i := range found {
+		found[i].rules = slices.DeleteFunc(found[i].rules, func(name string) bool {
+			return !strings.HasPrefix(name, "builtin-") && !slices.ContainsFunc(kept, func(text string) bool { return strings.HasPrefix(text, "{name: "+name+",") })
+		})
+	}
+	found = slices.DeleteFunc(found, func(f witness) bool { return len(f.rules) == 0 })
 	p, err = w.policy(kept)
 	return p, kept, found, err
 }

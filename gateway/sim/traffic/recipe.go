@@ -5,13 +5,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/gateway/sim/oracle"
 )
 
 // recipe plans a conversation about one thing.
 type recipe struct {
 	name    string
-	weight  int                // how often it is drawn for its own sake
+	weight  int                // how often it is drawn for its own sake, less often if it brings allowed packets
 	allowed int                // how often it is drawn to bring allowed packets
 	reasons []string           // that it aims at
 	fits    func(*layout) bool // nil: every world
@@ -41,6 +42,17 @@ func (s *Stream) pick(allowed bool) tuple {
 		rules = s.ruleNames
 	}
 	rule := rules[s.r.IntN(len(rules))]
+	if i := slices.IndexFunc(s.policy.Parsed.Rules, func(r firewall.Rule) bool { return r.Name == rule }); i >= 0 && !allowed {
+		for range 4 {
+			t, ok := s.draw(s.policy.Parsed, &s.policy.Parsed.Rules[i])
+			if !ok {
+				continue
+			}
+			if w, ok := s.judge(s.oracle, t); ok && slices.Contains(w.rules, rule) {
+				return w.tuple
+			}
+		}
+	}
 	w := s.found[s.byRule[rule][s.r.IntN(len(s.byRule[rule]))]]
 	for range 8 {
 		if w.allowed || !allowed {
@@ -74,6 +86,10 @@ func (s *Stream) vary(w witness) tuple {
 	if other.a.addr == other.b.addr {
 		return w.tuple
 	}
+	if again, ok := s.judge(s.oracle, other); ok && slices.Equal(again.rules, w.rules) {
+		return again.tuple
+	}
+	other.a.addr = w.a.addr
 	if again, ok := s.judge(s.oracle, other); ok && slices.Equal(again.rules, w.rules) {
 		return again.tuple
 	}

@@ -103,9 +103,6 @@ func (s *Stream) change() error {
 	s.byRule, s.ruleNames = make(map[string][]int), nil
 	for i := range found {
 		for _, rule := range found[i].rules {
-			if rule == "" {
-				continue
-			}
 			if len(s.byRule[rule]) == 0 {
 				s.ruleNames = append(s.ruleNames, rule)
 				s.Tally.Rules[s.prefix+rule] = 0
@@ -161,7 +158,7 @@ func (s *Stream) choose() *recipe {
 	if s.r.IntN(3) == 0 && len(s.rare()) > 0 {
 		return &s.recipes[slices.IndexFunc(s.recipes, func(c recipe) bool { return c.name == "rule" })]
 	}
-	if 2*s.Tally.Allowed < s.Tally.Packets || s.r.IntN(4) == 0 {
+	if 2*s.Tally.Allowed < s.Tally.Packets {
 		return s.weighted(func(c *recipe) int { return c.allowed })
 	}
 	if s.r.IntN(2) == 0 {
@@ -176,7 +173,7 @@ func (s *Stream) choose() *recipe {
 			return c
 		}
 	}
-	return s.weighted(func(c *recipe) int { return c.weight })
+	return s.weighted(func(c *recipe) int { return 12 * c.weight / (1 + c.allowed) })
 }
 
 // weighted draws by weight; nil if all weights are zero.

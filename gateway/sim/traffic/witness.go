@@ -37,6 +37,15 @@ type tuple struct {
 
 func (t *tuple) is4() bool { return t.a.addr.Is4() }
 
+// hasPorts reports whether other ports, or another identifier, make another flow.
+func (t *tuple) hasPorts() bool {
+	switch t.proto {
+	case protoTCP, protoUDP, protoICMP, protoICMPv6:
+		return true
+	}
+	return false
+}
+
 // witness is a tuple that a rule decides about.
 type witness struct {
 	tuple
@@ -90,7 +99,11 @@ func (w *author) judge(judge *oracle.Oracle, t tuple) (witness, bool) {
 	}
 	j := judge.Judge(oracle.Opening{From: from, To: zone, Src: t.a.addr, Dst: t.b.addr, MAC: t.a.mac,
 		Proto: t.proto, SrcPort: ruleSport(t), DstPort: ruleDport(t)})
-	return witness{tuple: t, rules: append(slices.Clone(j.Audit), j.Rule), allowed: j.Reason == ""}, j.Reason != "spoofed"
+	rules := slices.Clone(j.Audit)
+	if j.Rule != "" {
+		rules = append(rules, j.Rule)
+	}
+	return witness{tuple: t, rules: rules, allowed: j.Reason == ""}, j.Reason != "spoofed"
 }
 
 // ruleSport and ruleDport are the ports that rules see.
@@ -134,7 +147,7 @@ func (w *author) draw(p *firewall.Policy, rule *firewall.Rule) (tuple, bool) {
 	}
 	family := uint8(4 + 2*w.r.IntN(2))
 	switch t.proto {
-	case protoICMP:
+	case protoICMP, protoAH: // in IPv6, AH is an extension header
 		family = 4
 	case protoICMPv6:
 		family = 6
