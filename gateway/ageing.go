@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+const (
+	scanInterval = time.Second
+	// Far longer than a program may run for one packet: stands in where the kernel grants no grace
+	// period.
+	graceByTime = 100 * time.Millisecond
+)
+
+// Why a flow ended, in events. XDP's own end is an eviction.
+const (
+	endAged    = "aged"    // idle for its time-out
+	endClosed  = "closed"  // idle after FIN or RST
+	endRevoked = "revoked" // the policy no longer allowed it
+	endEvicted = "evicted" // its place was needed
+	endStopped = "stopped" // the gateway stopped
+)
+
+// ageing frees flows that were idle for their time-out, off the packet path.
+type ageing struct {
+	ledger   *ledger
+	events   *eventLog
+	timeouts flowtable.Timeouts
+	log      *slog.Logger
+	failing  bool // said already
+}
+
+// run scans every second until ctx is done.
+func (a *ageing) run(ctx context.Context) {
+	ticker := time.NewTicker(scanInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := a.scan(dataplane.NowTick())
+		if err != nil && !a.failing {
+			a.log.Error("flows are not aged as they should be", "error", err)
+		}
+		a.failing = err != nil
+	}
+}
+
+// scan frees what has expired by now, in the groups and in the overflow.
+func (a *ageing) scan(now uint32) error {
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	freed := func(f *flowtable.Flow) {
+		l.credit(f)
+		a.end(f, now, endReason(f))
+	}
+	var graceErr error
+	l.table.Scan(now, &a.timeouts, func() {
+		if graceErr = dataplane.Grace(); graceErr != nil {
+			time.Sleep(graceByTime)
+		}
+	}, freed)
+	if graceErr != nil {
+		return graceErr
+	}
+	var flows4 []bpf.XDPFlow4
+	var flows6 []bpf.XDPFlow6
+	_, err := l.plane.AgeOverflow(now, &a.timeouts,
+		func(f *bpf.XDPFlow4) { flows4 = append(flows4, *f) },
+		func(f *bpf.XDPFlow6) { flows6 = append(flows6, *f) })
+	flows, convertErr := overflowFlows(flows4, flows6)
+	for i := range flows {
+		freed(&flows[i])
+	}
+	if err == nil {
+		err = convertErr
+	}
+	return err
+}
+
+// end writes the event of a flow that has ended, if its rule logs.
+func (a *ageing) end(f *flowtable.Flow, now uint32, reason string) {
+	if f.Log && !a.events.flowEnd(f, now, reason) {
+		a.ledger.left(f.Rule)
+	}
+}
+
+// stop writes the ends of all flows that still live, with what they counted by now.
+func (a *ageing) stop() error {
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	now := dataplane.NowTick()
+	err := a.ledger.each(func(f *flowtable.Flow) bool {
+		a.end(f, now, endStopped)
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("write the ends of flows: %w", err)
+	}
+	return nil
+}
+
+func endReason(f *flowtable.Flow) string {
+	switch {
+	case f.Revoked:
+		return endRevoked
+	case f.State == flowTimeWait || f.State == flowClosed:
+		return endClosed
+	}
+	return endAged
+}

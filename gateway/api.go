@@ -1,0 +1,137 @@
+package gateway
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Flow is one connection as GET /v1/flows and `softdpu flows` show it.
+type Flow struct {
+	Family       uint8      `json:"family"` // 4 or 6
+	Proto        string     `json:"proto"`
+	SrcIP        netip.Addr `json:"src_ip"` // of the opening packet, as are the next
+	SrcPort      uint16     `json:"src_port"`
+	DestIP       netip.Addr `json:"dest_ip"`
+	DestPort     uint16     `json:"dest_port"`
+	From         string     `json:"from"` // zones
+	To           string     `json:"to"`
+	State        string     `json:"state"`
+	Revoked      bool       `json:"revoked"` // no longer allowed: a drop until its time-out
+	Tier         string     `json:"tier"`
+	WhyNotHigher string     `json:"why_not_higher"`
+	Rule         string     `json:"rule"`
+	File         string     `json:"file"` // "" for built-in rules
+	Line         int        `json:"line"`
+	Epoch        uint32     `json:"epoch"`
+	Packets      [2]uint64  `json:"packets"` // opener's direction first
+	Bytes        [2]uint64  `json:"bytes"`   // of IP packets
+	AgeS         float64    `json:"age_s"`
+	IdleS        float64    `json:"idle_s"`
+}
+
+// Drop is what was dropped for one reason.
+type Drop struct {
+	Reason  string `json:"reason"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"` // of frames
+}
+
+// Pass is what went to the kernel's stack for one cause.
+type Pass struct {
+	Cause   string `json:"cause"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"` // of frames
+}
+
+// RuleStatus is a rule of the policy and what it counted.
+type RuleStatus struct {
+	Name        string     `json:"name"` // "none" for what no rule matched
+	Action      string     `json:"action"`
+	Mode        string     `json:"mode"` // enforce or audit
+	File        string     `json:"file"`
+	Line        int        `json:"line"`
+	Packets     uint64     `json:"packets"`  // of flows that it allowed, or that it refused
+	Bytes       uint64     `json:"bytes"`    // of IP packets
+	Flows       uint64     `json:"flows"`    // that it allows now
+	Judged      uint64     `json:"judged"`   // times that it decided, or in audit mode would have
+	LastHit     *time.Time `json:"last_hit"` // of the last of them
+	Log         bool       `json:"log"`
+	Unlogged    uint64     `json:"unlogged"` // events that the limit left out
+	Builtin     bool       `json:"builtin"`
+	Expired     bool       `json:"expired"`
+	Description string     `json:"description,omitempty"`
+	Owner       string     `json:"owner,omitempty"`
+}
+
+// Status is what GET /v1/status answers.
+type Status struct {
+	Version string       `json:"version"`
+	PID     int          `json:"pid"`
+	Started time.Time    `json:"started"`
+	Kernel  string       `json:"kernel"`
+	Config  string       `json:"config"`
+	Program string       `json:"program"` // tag of the running XDP program
+	Policy  PolicyStatus `json:"policy"`
+	Ports   []PortStatus `json:"ports"`
+	Table   TableStatus  `json:"table"`
+	Events  EventStatus  `json:"events"`
+	Notes   []string     `json:"notes"` // what runs below its best, and why
+}
+
+// PolicyStatus is the running policy.
+type PolicyStatus struct {
+	Path       string     `json:"path"`
+	Files      []string   `json:"files"`
+	Epoch      uint32     `json:"epoch"`
+	Rules      int        `json:"rules"` // without built-in ones
+	Zones      []string   `json:"zones"`
+	Tests      int        `json:"tests"` // all passed
+	NextExpiry *time.Time `json:"next_expiry"`
+}
+
+// PortStatus is a port as it runs.
+type PortStatus struct {
+	Name         string            `json:"name"`
+	Device       string            `json:"device"`
+	Kind         string            `json:"kind"`
+	Driver       string            `json:"driver"`
+	Mode         string            `json:"mode"` // native or generic
+	WhyNotNative string            `json:"why_not_native"`
+	Guard        string            `json:"guard"` // how the egress guard hangs there
+	Zone         string            `json:"zone"`  // of untagged frames, "" for none
+	VLANs        map[uint16]string `json:"vlans,omitempty"`
+	Peer         string            `json:"peer"` // inline, "" for routed
+	MAC          string            `json:"mac"`
+	MTU          int               `json:"mtu"`
+	Up           bool              `json:"up"`
+	Notes        []string          `json:"notes"`
+}
+
+// TableStatus is the flow table. Created less evicted and aged is what it holds.
+type TableStatus struct {
+	Flows       int64  `json:"flows"`
+	FlowsMax    int64  `json:"flows_max"`
+	HalfOpen    int64  `json:"half_open"`
+	HalfOpenMax int64  `json:"half_open_max"`
+	Created     uint64 `json:"created"`
+	Refused     uint64 `json:"refused"`
+	Evicted     uint64 `json:"evicted"`
+	Revived     uint64 `json:"revived"`
+	Overflowed  uint64 `json:"overflowed"`
+	Aged        uint64 `json:"aged"`
+}
+
+// EventStatus is the events file.
+type EventStatus struct {
+	File     string `json:"file"`
+	Written  uint64 `json:"written"`
+	Unlogged uint64 `json:"unlogged"` // by the limit, or because the ring was full
+	Lost     uint64 `json:"lost"`     // the file did not take them
+}
+
+// apiError is the body of every answer that is none.
+type apiError struct {
+	Error  string `json:"error"`
+	Column int    `json:"column,omitempty"` // of a filter
+	Hint   string `json:"hint,omitempty"`
+}

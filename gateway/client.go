@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultSocket is where a daemon listens unless its configuration says otherwise.
+const DefaultSocket = "/run/softdpu/softdpu.sock"
+
+// ErrNoDaemon says that nobody answers on the control socket.
+var ErrNoDaemon = errors.New("no softdpu answers")
+
+// A Client asks a running gateway. It is safe for concurrent use and needs no Close.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient makes a client of the daemon at a control socket ("" is DefaultSocket). Nothing is opened
+// yet.
+func NewClient(socket string) *Client {
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	c := &Client{socket: socket}
+	c.http.Transport = &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		},
+	}
+	return c
+}
+
+// Status asks for the gateway's state.
+func (c *Client) Status(ctx context.Context) (s *Status, err error) {
+	return s, c.get(ctx, "status", nil, &s)
+}
+
+// Flows asks for the flows that a filter expression matches ("" for all), at most limit (0 for all).
+func (c *Client) Flows(ctx context.Context, filter string, limit int) (flows []Flow, err error) {
+	query := url.Values{}
+	if filter != "" {
+		query.Set("filter", filter)
+	}
+	if limit > 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	return flows, c.get(ctx, "flows", query, &flows)
+}
+
+// Drops asks what was dropped, by reason; with all, also the reasons for which nothing was.
+func (c *Client) Drops(ctx context.Context, all bool) (drops []Drop, err error) {
+	query := url.Values{}
+	if all {
+		query.Set("all", "1")
+	}
+	return drops, c.get(ctx, "drops", query, &drops)
+}
+
+// Passes asks what went to the kernel, by cause.
+func (c *Client) Passes(ctx context.Context) (passes []Pass, err error) {
+	return passes, c.get(ctx, "passes", nil, &passes)
+}
+
+// Rules asks for the rules and what they counted, in order of evaluation.
+func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
+	return rules, c.get(ctx, "rules", nil, &rules)
+}
+
+func (c *Client) get(ctx context.Context, what string, query url.Values, into any) error {
+	u := url.URL{Scheme: "http", Host: "softdpu", Path: "/v1/" + what, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return fmt.Errorf("ask for %s: %w", what, err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.explain(what, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var fault apiError
+		if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&fault); err != nil {
+			return fmt.Errorf("ask for %s: the daemon at %s answers %s", what, c.socket, resp.Status)
+		}
+		if fault.Column > 0 {
+			return &FilterError{Text: query.Get("filter"), Column: fault.Column, Msg: fault.Error, Hint: fault.Hint}
+		}
+		return fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		return fmt.Errorf("read %s: %w: the daemon at %s may be of another version, or has just stopped", what, err, c.socket)
+	}
+	return nil
+}
+
+func (c *Client) explain(what string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("ask for %s: %w at %s: start it with 'softdpu run -c FILE', or name its socket with --socket", what, ErrNoDaemon, c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("ask for %s: no permission for %s: run as root, or join the group that control.group names", what, c.socket)
+	}
+	return fmt.Errorf("ask for %s: %w", what, err)
+}

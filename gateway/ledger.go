@@ -1,0 +1,157 @@
+package gateway
+
+import (
+	"sync"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// Short names of flow states (abi.h: enum flow_state).
+type flowState = bpf.XDPFlowState
+
+const (
+	flowSynSent     = bpf.XDPFlowStateFLOW_SYN_SENT
+	flowSynReceived = bpf.XDPFlowStateFLOW_SYN_RECEIVED
+	flowNew         = bpf.XDPFlowStateFLOW_NEW
+	flowEstablished = bpf.XDPFlowStateFLOW_ESTABLISHED
+	flowFinWait     = bpf.XDPFlowStateFLOW_FIN_WAIT
+	flowTimeWait    = bpf.XDPFlowStateFLOW_TIME_WAIT
+	flowClosed      = bpf.XDPFlowStateFLOW_CLOSED
+	flowReplied     = bpf.XDPFlowStateFLOW_REPLIED
+)
+
+// A ledger knows what every rule counted. The count of a rule is spread over three places: what XDP
+// credited to it when a flow's slot or rule changed, what the daemon credits when ageing frees a flow,
+// and the flows that live. XDP's credits may be debits, so all sums are modulo 2^64 until they are
+// added up. The lock keeps a flow from being freed between two of the places.
+type ledger struct {
+	plane *dataplane.Plane
+	table *flowtable.Table
+
+	mu    sync.Mutex
+	ended []ruleCount // by rule id, of flows that ageing freed
+	aged  uint64      // their number
+}
+
+type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
+
+func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
+	table, err := plane.Table()
+	if err != nil {
+		return nil, err
+	}
+	return &ledger{plane: plane, table: table, ended: make([]ruleCount, rules)}, nil
+}
+
+// credit takes the counts of a flow that was freed. l.mu is held.
+func (l *ledger) credit(f *flowtable.Flow) {
+	l.aged++
+	if int(f.Rule) < len(l.ended) {
+		c := &l.ended[f.Rule]
+		c.packets += f.Packets[0] + f.Packets[1]
+		c.bytes += f.Bytes[0] + f.Bytes[1]
+	}
+}
+
+// left counts a flow end that the event limit left out. l.mu is held.
+func (l *ledger) left(rule uint32) {
+	if int(rule) < len(l.ended) {
+		l.ended[rule].unlogged++
+	}
+}
+
+// totals returns what every rule counted so far, and the tick at which each decided last (0: never).
+func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kernel := make([]bpf.XDPRuleCounter, len(l.ended))
+	if err := l.plane.Rules(kernel); err != nil {
+		return nil, nil, err
+	}
+	sums, last = make([]ruleCount, len(kernel)), make([]uint32, len(kernel))
+	for i, k := range kernel {
+		e := l.ended[i]
+		sums[i] = ruleCount{
+			packets: k.Packets + e.packets, bytes: k.Bytes + e.bytes,
+			judged: k.Judged, unlogged: uint64(k.Unlogged) + e.unlogged,
+		}
+		last[i] = k.Last
+	}
+	err = l.each(func(f *flowtable.Flow) bool {
+		if int(f.Rule) < len(sums) {
+			s := &sums[f.Rule]
+			s.packets += f.Packets[0] + f.Packets[1]
+			s.bytes += f.Bytes[0] + f.Bytes[1]
+			s.flows++
+		}
+		return true
+	})
+	// A flow that XDP moves to another rule meanwhile may have been debited and not yet counted.
+	for i := range sums {
+		if int64(sums[i].packets) < 0 || int64(sums[i].bytes) < 0 {
+			sums[i].packets, sums[i].bytes = 0, 0
+		}
+	}
+	return sums, last, err
+}
+
+// each calls fn for every flow, those of the overflow last, until it returns false. Flows that come
+// and go meanwhile may or may not be among them.
+func (l *ledger) each(fn func(*flowtable.Flow) bool) error {
+	for f := range l.table.All() {
+		if !fn(&f) {
+			return nil
+		}
+	}
+	flows4, flows6, err := l.plane.Overflow()
+	if err != nil {
+		return err
+	}
+	overflowed, err := overflowFlows(flows4, flows6)
+	if err != nil {
+		return err
+	}
+	for i := range overflowed {
+		if !fn(&overflowed[i]) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// overflowFlows reads flows that stand beside the groups as the table reads those in them: they are
+// put into groups of their own.
+func overflowFlows(flows4 []bpf.XDPFlow4, flows6 []bpf.XDPFlow6) ([]flowtable.Flow, error) {
+	if len(flows4)+len(flows6) == 0 {
+		return nil, nil
+	}
+	groups4 := make([]bpf.XDPFlow4Group, groupsFor(len(flows4)))
+	for i := range flows4 {
+		groups4[i/flowtable.GroupSlots].Slot[i%flowtable.GroupSlots] = flows4[i]
+	}
+	groups6 := make([]bpf.XDPFlow6Group, groupsFor(len(flows6)))
+	for i := range flows6 {
+		groups6[i/flowtable.GroupSlots].Slot[i%flowtable.GroupSlots] = flows6[i]
+	}
+	table, err := flowtable.MapTable(flowtable.TableConfig{}, groups4, groups6, new(bpf.XDPGatewayState))
+	if err != nil {
+		return nil, err
+	}
+	var flows []flowtable.Flow
+	for f := range table.All() {
+		f.ID = flowtable.FlowID{Family: f.ID.Family, Overflow: true, Generation: f.ID.Generation}
+		flows = append(flows, f)
+	}
+	return flows, nil
+}
+
+// groupsFor returns the least power of two of groups that hold n flows.
+func groupsFor(n int) int {
+	groups := 1
+	for groups*flowtable.GroupSlots < n {
+		groups *= 2
+	}
+	return groups
+}

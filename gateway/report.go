@@ -1,0 +1,261 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// Numbers of abi.h for next hops.
+const (
+	nexthopHost  = 1
+	nexthopFirst = 128
+)
+
+// A reporter answers what people ask of a running gateway. It is safe for concurrent use while the
+// plane is open.
+type reporter struct {
+	config  *Config
+	rules   *Ruleset
+	plane   *dataplane.Plane
+	ledger  *ledger
+	events  *eventLog
+	version string
+	started time.Time
+}
+
+// flows calls fn for every flow that the filter matches, nil for all, until it returns an error, which
+// is returned.
+func (r *reporter) flows(filter *Filter, fn func(*Flow) error) error {
+	now := dataplane.NowTick()
+	why := r.whyNotHigher()
+	var err error
+	walkErr := r.ledger.each(func(f *flowtable.Flow) bool {
+		out := r.flow(f, now, why)
+		if filter.Match(&out) {
+			err = fn(&out)
+		}
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	return walkErr
+}
+
+func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) string) Flow {
+	rule, t := r.rules.rule(f.Rule), &f.Tuple
+	return Flow{
+		Family: t.Family, Proto: protoName(t.Proto),
+		SrcIP: t.Source(), SrcPort: t.SrcPort, DestIP: t.Destination(), DestPort: t.DstPort,
+		From: r.rules.zoneName(f.From), To: r.rules.zoneName(f.To),
+		State: f.State.String(), Revoked: f.Revoked,
+		Tier: "xdp", WhyNotHigher: why(f.Nexthop),
+		Rule: rule.Name, File: rule.File, Line: rule.Line, Epoch: f.Epoch,
+		Packets: f.Packets, Bytes: f.Bytes,
+		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)),
+	}
+}
+
+// seconds rounds to milliseconds, the resolution of ticks.
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// whyNotHigher returns a function that says why a flow with these next hops is not in hardware: by the
+// port that its opener's packets leave by, else by the one that they come from.
+func (r *reporter) whyNotHigher() func([2]uint16) string {
+	ports, hops := r.plane.Ports(), r.plane.Nexthops()
+	text := make([]string, len(ports)+1)
+	for i := range ports {
+		text[i+1] = fmt.Sprintf("no hardware offload on port %s (%s)", ports[i].Name, cmp.Or(ports[i].Driver, ports[i].Kind))
+	}
+	port := func(nexthop uint16) int {
+		id := 0
+		switch {
+		case nexthop == nexthopHost:
+		case nexthop < nexthopFirst:
+			id = int(nexthop) - int(dataplane.PortNexthop(0))
+		case int(nexthop) < len(hops) && atomic.LoadUint32(&hops[nexthop].State) != 0:
+			id = int(hops[nexthop].Port)
+		}
+		if id < 0 || id > len(ports) {
+			return 0
+		}
+		return id
+	}
+	return func(nexthop [2]uint16) string {
+		if nexthop[0] == nexthopHost || nexthop[1] == nexthopHost {
+			return "one end is the gateway itself"
+		}
+		if id := cmp.Or(port(nexthop[0]), port(nexthop[1])); id != 0 {
+			return text[id]
+		}
+		return "no hardware offload on any port"
+	}
+}
+
+// drops returns the reasons for which something was dropped, or all of them, in the order of enum
+// reason.
+func (r *reporter) drops(all bool) ([]Drop, error) {
+	sums, err := r.plane.Reasons()
+	if err != nil {
+		return nil, err
+	}
+	drops := []Drop{}
+	for i, c := range sums {
+		if reason := bpf.XDPReason(i); reason != bpf.XDPReasonREASON_NONE && (all || c.Packets > 0) {
+			drops = append(drops, Drop{Reason: reason.String(), Packets: c.Packets, Bytes: c.Bytes})
+		}
+	}
+	return drops, nil
+}
+
+// passes returns what went to the kernel, by every cause.
+func (r *reporter) passes() ([]Pass, error) {
+	sums, err := r.plane.Passes()
+	if err != nil {
+		return nil, err
+	}
+	passes := []Pass{}
+	for i, c := range sums {
+		passes = append(passes, Pass{Cause: bpf.XDPPassCause(i).String(), Packets: c.Packets, Bytes: c.Bytes})
+	}
+	return passes, nil
+}
+
+// ruleStatus returns all rules in the order of their ids: what no rule matched, the built-in ones, the
+// policy's.
+func (r *reporter) ruleStatus() ([]RuleStatus, error) {
+	sums, last, err := r.ledger.totals()
+	if err != nil {
+		return nil, err
+	}
+	passes, err := r.plane.Passes()
+	if err != nil {
+		return nil, err
+	}
+	// Both are decided before there is a rule to count: what the gateway took is what counts for them.
+	for rule, cause := range map[int]bpf.XDPPassCause{
+		int(firewall.RuleARP): bpf.XDPPassCausePASS_ARP, int(firewall.RuleND): bpf.XDPPassCausePASS_ND,
+	} {
+		sums[rule].packets, sums[rule].bytes = passes[cause].Packets, passes[cause].Bytes
+	}
+	clock := newEveClock()
+	rules := make([]RuleStatus, len(sums))
+	for i, info := range r.rules.Compiled.Rules {
+		s := sums[i]
+		out := RuleStatus{
+			Name: info.Name, Action: info.Action.String(), Mode: "enforce", File: info.File, Line: info.Line,
+			Packets: s.packets, Bytes: s.bytes, Flows: s.flows, Judged: s.judged, Unlogged: s.unlogged,
+			Log: info.Log, Builtin: info.Builtin, Expired: info.Expired,
+			Description: info.Description, Owner: info.Owner,
+		}
+		if info.Audit {
+			out.Mode = "audit"
+		}
+		if uint32(i) == firewall.RuleNone {
+			out.Action, out.Description = firewall.Deny.String(), "what no rule matched"
+		}
+		if last[i] != 0 {
+			at := clock.at(last[i]).Round(time.Millisecond)
+			out.LastHit = &at
+		}
+		rules[i] = out
+	}
+	return rules, nil
+}
+
+func (r *reporter) status() (*Status, error) {
+	c := r.rules.Compiled
+	s := &Status{
+		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
+		Policy: PolicyStatus{
+			Path: r.config.Policy, Files: r.rules.Files, Rules: len(c.Rules) - int(firewall.RuleFirst),
+			Zones: slices.Clone(c.Zones[1:]), Tests: len(c.Tests),
+		},
+		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
+	}
+	s.Policy.Epoch, _ = r.plane.Epoch()
+	if !c.NextExpiry.IsZero() {
+		s.Policy.NextExpiry = &c.NextExpiry
+	}
+	for _, p := range r.plane.Ports() {
+		s.Ports = append(s.Ports, r.port(&p))
+	}
+	program, err := r.plane.Program()
+	if err != nil {
+		return nil, fmt.Errorf("read running program: %w", err)
+	}
+	if program != nil {
+		defer program.Close()
+		info, err := program.Info()
+		if err != nil {
+			return nil, fmt.Errorf("read running program: %w", err)
+		}
+		s.Program = info.Tag
+	}
+	if s.Table, err = r.tableStatus(); err != nil {
+		return nil, err
+	}
+	sums, _, err := r.ledger.totals()
+	if err != nil {
+		return nil, err
+	}
+	s.Events.File = r.config.Events.File
+	s.Events.Written, s.Events.Lost = r.events.counts()
+	for _, sum := range sums {
+		s.Events.Unlogged += sum.unlogged
+	}
+	return s, nil
+}
+
+func (r *reporter) port(p *dataplane.Port) PortStatus {
+	out := PortStatus{
+		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
+		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
+		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
+		MTU: p.MTU, Up: p.Up, Notes: append([]string{}, p.Notes...),
+	}
+	for id, zone := range p.VLANs {
+		if out.VLANs == nil {
+			out.VLANs = make(map[uint16]string)
+		}
+		out.VLANs[id] = r.rules.zoneName(zone)
+	}
+	return out
+}
+
+func (r *reporter) tableStatus() (TableStatus, error) {
+	sizes, gw := r.plane.Sizes(), r.plane.Flows().Gateway
+	c, err := r.plane.TableCounters()
+	if err != nil {
+		return TableStatus{}, err
+	}
+	r.ledger.mu.Lock()
+	aged := r.ledger.aged
+	r.ledger.mu.Unlock()
+	return TableStatus{
+		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
+		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
+		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
+		Aged: aged,
+	}, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// A Ruleset is the policy of a gateway, checked and ready to be published. It is immutable.
+type Ruleset struct {
+	Files    []string
+	Compiled *firewall.Compiled
+	ACL      *flowtable.ACL
+	Warnings firewall.Errors
+}
+
+// PrepareRuleset reads the policy that the configuration names, compiles it for this gateway and runs
+// the policy's tests through the compiled classifier. It changes nothing. Route answers which zone a
+// destination lies in, for tests without `out`; it may be nil. The error is a firewall.Errors if the
+// text is at fault, another error if a file cannot be read.
+func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
+	policy, err := firewall.Load(c.Policy)
+	if err != nil {
+		var errs firewall.Errors
+		if !errors.As(err, &errs) {
+			err = c.PolicyPos.Errorf("%v", err).WithHint("policy names a file, or a directory of *.yaml files")
+		}
+		return nil, err
+	}
+	compiled, err := firewall.Compile(policy, c.CompileOptions(now))
+	if err != nil {
+		return nil, err
+	}
+	if errs := c.zoneless(compiled); len(errs) > 0 {
+		return nil, errs
+	}
+	acl, err := flowtable.CompileACL(compiled.Entries)
+	if err != nil {
+		return nil, fmt.Errorf("compile policy: %w", err)
+	}
+	r := &Ruleset{Files: policy.Files, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings}
+	var ask func(string, netip.Addr) (string, bool)
+	if route != nil {
+		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }
+	}
+	var failed firewall.Errors
+	for _, result := range firewall.RunTests(compiled, acl, ask) {
+		if result.Err != nil {
+			failed = append(failed, *result.Err)
+		}
+	}
+	if len(failed) > 0 {
+		return nil, failed.Sorted(policy.Files...)
+	}
+	return r, nil
+}
+
+// zoneless refuses ports that no zone names: nothing could arrive there, and what leaves by them
+// would have no zone that a rule could speak of.
+func (c *Config) zoneless(compiled *firewall.Compiled) (errs firewall.Errors) {
+	used := make(map[string]bool)
+	for _, p := range compiled.Ports {
+		used[p.Port] = true
+	}
+	for _, p := range c.Ports {
+		if !used[p.Name] {
+			errs = append(errs, p.Pos.Errorf("port %q belongs to no zone of the policy", p.Name).
+				WithHint("name it under `ports` of a zone, or take it out"))
+		}
+	}
+	return errs
+}
+
+// generation is what the plane is given to run.
+func (r *Ruleset) generation(epoch uint32) dataplane.Generation {
+	g := dataplane.Generation{Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1}
+	if len(r.Compiled.MACs) > 0 {
+		g.MACs = make(map[[6]byte]uint16, len(r.Compiled.MACs))
+		for mac, identity := range r.Compiled.MACs {
+			g.MACs[mac] = identity
+		}
+	}
+	return g
+}
+
+// portConfigs says what each port of the configuration shall be, in the order of their names.
+func (r *Ruleset) portConfigs(c *Config) []dataplane.PortConfig {
+	peers := make(map[string]string)
+	for _, pair := range c.Inline {
+		peers[pair[0]], peers[pair[1]] = pair[1], pair[0]
+	}
+	ports := make([]dataplane.PortConfig, len(c.Ports))
+	for i, p := range c.Ports {
+		out := dataplane.PortConfig{
+			Name: p.Name, Device: p.Device, Peer: peers[p.Name],
+			Mode: xdpModes[p.XDPMode], FixOffloads: p.FixOffloads, FixChecksum: checksumSwitches[p.FixChecksums],
+		}
+		for _, z := range r.Compiled.Ports {
+			switch {
+			case z.Port != p.Name:
+			case z.VLAN == 0:
+				out.Zone = z.Zone
+			default:
+				if out.VLANs == nil {
+					out.VLANs = make(map[uint16]uint8)
+				}
+				out.VLANs[z.VLAN] = z.Zone
+			}
+		}
+		ports[i] = out
+	}
+	return ports
+}
+
+var xdpModes = map[XDPMode]dataplane.Mode{
+	XDPAuto: dataplane.ModeAuto, XDPNative: dataplane.ModeNative, XDPGeneric: dataplane.ModeGeneric,
+}
+
+var checksumSwitches = map[FixChecksums]dataplane.Switch{
+	FixChecksumsAuto: dataplane.SwitchAuto, FixChecksumsOn: dataplane.SwitchOn, FixChecksumsOff: dataplane.SwitchOff,
+}
+
+// zoneName names a zone id; ids that the policy does not have are numbers.
+func (r *Ruleset) zoneName(id uint8) string {
+	if int(id) < len(r.Compiled.Zones) {
+		return r.Compiled.Zones[id]
+	}
+	return fmt.Sprintf("zone-%d", id)
+}
+
+// rule describes a rule id; one that the policy does not have has only its number as a name.
+func (r *Ruleset) rule(id uint32) firewall.RuleInfo {
+	if int(id) < len(r.Compiled.Rules) {
+		return r.Compiled.Rules[id]
+	}
+	return firewall.RuleInfo{Name: fmt.Sprintf("rule-%d", id)}
+}
+
+// ticks turns the configuration's time-outs into those of the flow table, which are by state. Where
+// one state stands for several protocols it is kept as long as the one that asks for more.
+func (t *Timeouts) ticks() flowtable.Timeouts {
+	var out flowtable.Timeouts
+	for state, d := range map[flowState]time.Duration{
+		flowSynSent: t.TCPSynSent, flowSynReceived: t.TCPSynReceived, flowEstablished: t.TCPEstablished,
+		flowFinWait: t.TCPFinWait, flowTimeWait: t.TCPTimeWait, flowClosed: t.TCPClosed,
+		flowNew: max(t.UDPNew, t.ICMP), flowReplied: max(t.UDP, t.ICMP),
+	} {
+		out[state] = flowtable.Ticks(d)
+	}
+	return out
+}

@@ -1,0 +1,251 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
+)
+
+// Options of Run.
+type Options struct {
+	Log     *slog.Logger // nil: nothing is said
+	Version string       // that status shows
+	// Ready, if not nil, is called once: packets are judged, and the control socket answers.
+	Ready func()
+}
+
+// retryInterval is how long a part that failed rests before it is started again.
+const retryInterval = time.Second
+
+// Run is the daemon: it puts the gateway into the network namespace of the calling thread and keeps it
+// there until ctx is done; then it puts everything back as it was and returns nil. Whatever is wrong
+// with configuration, policy or the policy's tests is an error before anything is touched.
+func Run(ctx context.Context, c *Config, o Options) (err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	// The thread stays in its namespace while that is asked; goroutines started below name no device.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	routes, err := openRouteOracle(c)
+	if err != nil {
+		return err
+	}
+	rules, err := PrepareRuleset(c, time.Now(), routes.zone)
+	routes.close()
+	if err != nil {
+		return refused("policy", err)
+	}
+	warn(o.Log, c.Warnings)
+	warn(o.Log, rules.Warnings)
+
+	g := &running{config: c, options: o, rules: rules}
+	defer func() { err = errors.Join(err, g.stop()) }()
+	if err := g.start(); err != nil {
+		return err
+	}
+	g.announce()
+	if o.Ready != nil {
+		o.Ready()
+	}
+	<-ctx.Done()
+	o.Log.Info("stopping", "ports", "given back")
+	return nil
+}
+
+// refused says that nothing has happened, before errors of several lines.
+func refused(what string, err error) error {
+	var errs firewall.Errors
+	if !errors.As(err, &errs) {
+		return err
+	}
+	count := "an error"
+	if len(errs) > 1 {
+		count = fmt.Sprintf("%d errors", len(errs))
+	}
+	return fmt.Errorf("%s has %s, nothing was changed:\n%w", what, count, err)
+}
+
+func warn(log *slog.Logger, warnings firewall.Errors) {
+	for _, w := range warnings {
+		log.Warn(w.Error())
+	}
+}
+
+// running is a gateway that has started, as far as it came.
+type running struct {
+	config  *Config
+	options Options
+	rules   *Ruleset
+
+	plane    *dataplane.Plane
+	events   *eventLog
+	ageing   *ageing
+	server   *server
+	listener net.Listener // until the server has it
+	mtus     *mtuSetter
+
+	cancel context.CancelFunc // of the goroutines
+	wg     sync.WaitGroup
+}
+
+// start goes up in the order of what needs what: files and socket, which may be refused without harm;
+// programs and policy; ports; then what follows the kernel and people.
+func (g *running) start() error {
+	c, log := g.config, g.options.Log
+	var err error
+	if g.listener, err = listenControl(&c.Control, log); err != nil {
+		return err
+	}
+	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
+		return err
+	}
+	g.plane, err = dataplane.Open(dataplane.Options{
+		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
+		Rules: len(g.rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), Ethertypes: c.Ethertypes,
+	})
+	if err != nil {
+		return err
+	}
+	if err := g.plane.Publish(g.rules.generation(1)); err != nil {
+		return err
+	}
+	if g.mtus, err = setMTUs(c.Ports); err != nil {
+		return err
+	}
+	if err := g.plane.Attach(g.rules.portConfigs(c)); err != nil {
+		return err
+	}
+	ledger, err := newLedger(g.plane, len(g.rules.Compiled.Rules))
+	if err != nil {
+		return err
+	}
+	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.ticks(), log: log}
+	routes, err := g.plane.WatchRoutes()
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	g.cancel = cancel
+	g.wg.Go(func() { g.followRoutes(ctx, routes) })
+	g.wg.Go(func() {
+		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
+	})
+	g.wg.Go(func() { g.ageing.run(ctx) })
+	g.wg.Go(func() { g.events.run(ctx) })
+	g.server = newServer(&reporter{
+		config: c, rules: g.rules, plane: g.plane, ledger: ledger, events: g.events,
+		version: g.options.Version, started: time.Now(),
+	}, log)
+	listener := g.listener
+	g.wg.Go(func() {
+		if err := g.server.serve(listener); err != nil {
+			log.Error("the control socket no longer answers", "error", err)
+		}
+	})
+	return nil
+}
+
+// followRoutes keeps a watcher running; packets go on without one, on routes that are up to 1 s old.
+func (g *running) followRoutes(ctx context.Context, routes *dataplane.Routes) {
+	g.again(ctx, "follow routes", func() (err error) {
+		if routes == nil {
+			if routes, err = g.plane.WatchRoutes(); err != nil {
+				return err
+			}
+		}
+		err = routes.Run(ctx)
+		routes = nil
+		return err
+	})
+}
+
+// again calls fn until ctx is done, resting after each error.
+func (g *running) again(ctx context.Context, what string, fn func() error) {
+	for ctx.Err() == nil {
+		err := fn()
+		if err == nil {
+			continue
+		}
+		g.options.Log.Error("cannot "+what+", trying again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// stop goes down in the reverse order, as far as start came up, and goes on after an error.
+func (g *running) stop() error {
+	var errs []error
+	if g.server != nil {
+		errs = append(errs, g.server.stop())
+	} else if g.listener != nil {
+		errs = append(errs, g.listener.Close())
+	}
+	if g.cancel != nil {
+		g.cancel()
+		g.wg.Wait()
+		errs = append(errs, g.ageing.stop())
+	}
+	if g.plane != nil {
+		errs = append(errs, g.plane.Close())
+	}
+	errs = append(errs, g.mtus.restore())
+	if g.events != nil {
+		errs = append(errs, g.events.close())
+	}
+	return errors.Join(errs...)
+}
+
+// announce says once how the gateway runs and what keeps it from running better.
+func (g *running) announce() {
+	log := g.options.Log
+	for _, p := range g.plane.Ports() {
+		args := []any{"name", p.Name, "device", p.Device, "mode", p.Running.String()}
+		if p.WhyNotNative != "" {
+			args = append(args, "why_not_native", p.WhyNotNative)
+		}
+		if p.Peer != "" {
+			args = append(args, "peer", p.Peer)
+		}
+		args = append(args, "zones", g.portZones(&p), "mtu", p.MTU, "guard", p.Guard)
+		if len(p.Notes) > 0 {
+			args = append(args, "notes", strings.Join(p.Notes, "; "))
+		}
+		log.Info("port", args...)
+	}
+	for _, note := range g.plane.Notes() {
+		log.Warn(note)
+	}
+	c := g.rules.Compiled
+	log.Info("softdpu runs", "version", g.options.Version, "policy", g.config.Policy,
+		"rules", len(c.Rules)-int(firewall.RuleFirst), "tests_passed", len(c.Tests),
+		"flows_max", g.plane.Sizes().FlowsMax, "events", g.config.Events.File, "control", g.config.Control.Socket)
+}
+
+// portZones lists a port's zones, those of VLANs with their ids.
+func (g *running) portZones(p *dataplane.Port) string {
+	var zones []string
+	if p.Zone != 0 {
+		zones = append(zones, g.rules.zoneName(p.Zone))
+	}
+	for _, z := range g.rules.Compiled.Ports {
+		if z.Port == p.Name && z.VLAN != 0 {
+			zones = append(zones, fmt.Sprintf("%s (VLAN %d)", g.rules.zoneName(z.Zone), z.VLAN))
+		}
+	}
+	return strings.Join(zones, ", ")
+}

@@ -1,0 +1,146 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// How long a stop waits for answers under way.
+const serverGrace = 2 * time.Second
+
+// A server answers on the control socket, by HTTP and JSON:
+//
+//	GET /v1/status
+//	GET /v1/flows[?filter=EXPRESSION][&limit=N]
+//	GET /v1/drops[?all=1]
+//	GET /v1/passes
+//	GET /v1/rules
+//
+// All but the first answer with an array of objects. An error is an object with "error".
+type server struct {
+	reporter *reporter
+	http     http.Server
+	busy     sync.WaitGroup // handlers, which read memory that the plane unmaps
+}
+
+func newServer(r *reporter, log *slog.Logger) *server {
+	s := &server{reporter: r}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
+	mux.HandleFunc("GET /v1/flows", s.flows)
+	mux.HandleFunc("GET /v1/drops", s.drops)
+	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
+	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		refuse(w, http.StatusNotFound, apiError{
+			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
+			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do",
+		})
+	})
+	s.http = http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			s.busy.Add(1)
+			defer s.busy.Done()
+			mux.ServeHTTP(w, req)
+		}),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// serve answers until stop is called.
+func (s *server) serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve control socket: %w", err)
+	}
+	return nil
+}
+
+// stop closes the socket and removes it, and returns once no handler runs any more.
+func (s *server) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), serverGrace)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close() // whoever reads too slowly is cut off
+	}
+	s.busy.Wait()
+	return err
+}
+
+func (s *server) flows(w http.ResponseWriter, req *http.Request) {
+	query := req.URL.Query()
+	filter, err := ParseFilter(query.Get("filter"))
+	if err != nil {
+		var fault *FilterError
+		if errors.As(err, &fault) {
+			refuse(w, http.StatusBadRequest, apiError{Error: fault.Msg, Column: fault.Column, Hint: fault.Hint})
+			return
+		}
+		refuse(w, http.StatusBadRequest, apiError{Error: err.Error()})
+		return
+	}
+	limit := 0
+	if text := query.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 0 {
+			refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("limit %q is not a number", text)})
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// A table may hold millions: they are written as they are read.
+	b := bufio.NewWriterSize(w, 64<<10)
+	e := json.NewEncoder(b)
+	b.WriteByte('[')
+	n := 0
+	err = s.reporter.flows(filter, func(f *Flow) error {
+		if n > 0 {
+			b.WriteByte(',')
+		}
+		n++
+		if err := e.Encode(f); err != nil {
+			return err
+		}
+		if n == limit {
+			return io.EOF
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, io.EOF) {
+		panic(http.ErrAbortHandler) // the answer has begun: only breaking it off tells the reader
+	}
+	b.WriteString("]\n")
+	_ = b.Flush() // whoever asked is gone
+}
+
+func (s *server) drops(w http.ResponseWriter, req *http.Request) {
+	all := req.URL.Query().Get("all")
+	answer(w, func() ([]Drop, error) { return s.reporter.drops(all != "" && all != "0" && all != "false") })
+}
+
+func answer[T any](w http.ResponseWriter, what func() (T, error)) {
+	v, err := what()
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error()})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // whoever asked is gone
+}
+
+func refuse(w http.ResponseWriter, code int, e apiError) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(e) // whoever asked is gone
+}
