@@ -48,7 +48,7 @@ type flow struct {
 // leg is what connection tracking knows of one sender.
 type leg struct {
 	ack    uint32 // next sequence number that it expects from the other end
-	synAck uint32 // the same by the other end's SYN
+	synAck uint32 // the same by the opener's SYN, whatever a challenge said since
 	known  bool   // ack and win stand for a window
 	win    uint16 // unscaled
 	scale  uint8
@@ -84,14 +84,7 @@ func (o *Oracle) known(p *packet, f *flow, fromOpener, later bool) Verdict {
 	if p.zone != zone {
 		return f.refuse("wrong-zone")
 	}
-	var audit []string
-	if f.epoch != o.epoch {
-		j := o.Judge(f.opening)
-		f.epoch, f.revoked, audit = o.epoch, j.Reason != "", j.Audit
-		if !f.revoked {
-			f.rule = j.Rule
-		}
-	}
+	audit := o.rejudge(f)
 	if f.revoked {
 		return f.refuse("policy-revoked").audited(audit)
 	}
@@ -101,6 +94,20 @@ func (o *Oracle) known(p *packet, f *flow, fromOpener, later bool) Verdict {
 		return f.refuse(reason).audited(audit)
 	}
 	return proceed(p, f, h, fromOpener, later).audited(audit)
+}
+
+// rejudge is step 3: a flow of an older policy is asked about again. It returns the rules in audit
+// mode that matched.
+func (o *Oracle) rejudge(f *flow) []string {
+	if f.epoch == o.epoch {
+		return nil
+	}
+	j := o.Judge(f.opening)
+	f.epoch, f.revoked = o.epoch, j.Reason != ""
+	if !f.revoked {
+		f.rule = j.Rule
+	}
+	return j.Audit
 }
 
 // leave is step 5: where the packet goes, and whether the flow may go there.

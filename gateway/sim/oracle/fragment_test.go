@@ -90,6 +90,9 @@ func TestFragmentsIPv6(t *testing.T) {
 			{"lan0", cut(whole, 16, 40, 0), Forward, "web", StateNew},
 		}},
 		{"no first", []step{{"lan0", cut(whole, 16, 40, 0), "fragment-no-first", "", ""}}},
+		{"discovery in pieces", []step{
+			{"lan0", ip6(edit(toWeb6.icmp(135, 0, 0, make([]byte, 16)), func(b []byte) { b[21] = 255 }), 44, 58, 0, 0, 1, 0, 0, 0, 9), "icmp-type", "", ""},
+		}},
 		{"error in pieces", []step{{"wan0", toWeb6.back().icmp(1, 4, 0, cut(whole, 16, 40, 0)[14:]), "icmp-no-flow", "", ""}}},
 	})
 }

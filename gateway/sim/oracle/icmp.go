@@ -86,8 +86,12 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 		return drop(reason)
 	}
 	f, opener := o.find(k)
-	if f == nil || f.revoked || k.src != p.dst {
+	if f == nil || k.src != p.dst {
 		return drop("icmp-no-flow")
+	}
+	audit := o.rejudge(f)
+	if f.revoked {
+		return drop("icmp-no-flow").audited(audit)
 	}
 	// The far end of the quoted packet, or a router on the way there, sends the error.
 	far := f.opening.To
@@ -95,9 +99,10 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 		far = f.opening.From
 	}
 	if p.zone != far {
-		return f.refuse("wrong-zone")
+		return f.refuse("wrong-zone").audited(audit)
 	}
-	h, audit, reason := o.leave(p, f, !opener)
+	h, more, reason := o.leave(p, f, !opener)
+	audit = append(audit, more...)
 	if reason != "" {
 		return f.refuse(reason).audited(audit)
 	}

@@ -134,7 +134,7 @@ func (o *Oracle) Packet(now time.Duration, port string, frame []byte) Verdict {
 		return drop("fragment-overlap")
 	}
 	v := o.whole(p)
-	if kind := p.icmpKind(); kind != icmpError && kind != icmpDiscovery {
+	if p.icmpKind() != icmpError {
 		o.enter(p, now, v)
 	}
 	return v
@@ -147,7 +147,7 @@ func (o *Oracle) whole(p *packet) Verdict {
 		switch {
 		case kind == icmpError:
 			return o.icmpErrorPacket(p)
-		case kind == icmpDiscovery && p.ttl == 255:
+		case kind == icmpDiscovery && p.ttl == 255 && !p.fragment:
 			return o.toPeerOrKernel(p, ruleND, "neighbour-discovery")
 		case kind == icmpDiscovery || kind == icmpOther:
 			return drop("icmp-type")

@@ -242,11 +242,16 @@ func TestNewPolicy(t *testing.T) {
 			step{"wan0", toWeb.back().icmp(3, 3, 0, request[14:42]), "icmp-no-flow", "", ""}.run(t, o, i, 0)
 		}
 	}
+	// An error is enough for a flow to be asked about.
+	if err := o.SetPolicy(parsePolicy(t, head+"- {name: all, from: lan, to: any, action: allow}")); err != nil {
+		t.Fatal(err)
+	}
+	step{"wan0", toWeb.back().icmp(3, 3, 0, request[14:42]), Forward, "all", StateReplied}.run(t, o, 8, 0)
 	bad := parsePolicy(t, "apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [eth7]}}\n")
 	if err := o.SetPolicy(bad); err == nil {
 		t.Error("a policy for a port that does not exist was taken")
 	}
-	step{"wan0", reply, "policy-revoked", "dns", StateReplied}.run(t, o, 9, 0)
+	step{"wan0", reply, Forward, "all", StateReplied}.run(t, o, 9, 0)
 }
 
 func TestFlowsMax(t *testing.T) {

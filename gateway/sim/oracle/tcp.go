@@ -13,7 +13,7 @@ func (f *flow) openTCP(s *segment) {
 // sentSYN takes what the opener's SYN tells.
 func (f *flow) sentSYN(s *segment) {
 	f.opener.win, f.opener.scale, f.opener.scaled = s.win, s.scale, s.scaled
-	f.other.ack, f.other.synAck = s.seq+1, s.seq+1
+	f.other.ack, f.other.synAck, f.other.known = s.seq+1, s.seq+1, false
 }
 
 // answeredSYN takes what the other end's SYN tells: from now on both windows are scaled alike, and
@@ -21,7 +21,7 @@ func (f *flow) sentSYN(s *segment) {
 func (f *flow) answeredSYN(s *segment) {
 	f.state = StateSynReceived
 	f.other.scale, f.other.scaled = s.scale, s.scaled
-	f.opener.ack, f.opener.synAck, f.opener.known = s.seq+1, s.seq+1, true
+	f.opener.ack, f.opener.known = s.seq+1, true
 	f.opener.win = f.shrink(f.opener.win, &f.opener)
 }
 
@@ -51,9 +51,9 @@ func (f *flow) inside(x uint32, r *leg) bool {
 	return 0 <= ahead && ahead <= max(int64(r.win)<<f.shift(r), 1)
 }
 
-// answers reports whether an acknowledgement fits the other end's SYN.
-func answers(acked uint32, d *leg) bool {
-	ahead := int32(acked - d.synAck)
+// answers reports whether an acknowledgement fits what is expected, or the 65,535 bytes behind it.
+func answers(acked, expected uint32) bool {
+	ahead := int32(acked - expected)
 	return 0 <= ahead && ahead <= 65535
 }
 
@@ -104,7 +104,7 @@ func (f *flow) step(s *segment, fromOpener bool) string {
 			return ""
 		case s.open():
 			return ""
-		case !answers(s.acked, d):
+		case !answers(s.acked, d.ack):
 			return "tcp-state"
 		}
 		f.state = StateEstablished
@@ -133,7 +133,7 @@ func (f *flow) openerSynSent(s *segment, r *leg) string {
 func (f *flow) otherSynSent(s *segment, d *leg) string {
 	switch {
 	case s.rst:
-		if s.ack && answers(s.acked, d) {
+		if s.ack && answers(s.acked, d.ack) {
 			f.state = StateClosed
 			return ""
 		}
@@ -144,11 +144,11 @@ func (f *flow) otherSynSent(s *segment, d *leg) string {
 		d.win, d.known = f.shrink(s.win, d), true
 		return ""
 	case s.syn:
-		if !answers(s.acked, d) {
+		if !answers(s.acked, d.synAck) {
 			return "tcp-state"
 		}
 		f.answeredSYN(s)
-		f.window(s, d)
+		d.ack, d.win, d.known = s.acked, f.shrink(s.win, d), true
 		return ""
 	case s.fin:
 		return "tcp-state"

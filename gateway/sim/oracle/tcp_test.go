@@ -72,6 +72,19 @@ func TestTCP(t *testing.T) {
 			c.other("A", 7, 5000, 0, Forward, StateSynSent),
 			c.open("R", 5000, 0, 0, Forward, StateClosed),
 		}},
+		{"challenge, then the answer", []step{
+			c.open("S", 100, 0, 0, Forward, StateSynSent),
+			c.other("A", 7, 5000, 0, Forward, StateSynSent),
+			c.other("SA", 500, 101, 0, Forward, StateSynReceived),
+			c.open("RA", 5000, 501, 0, "tcp-window", StateSynReceived),
+			c.open("A", 101, 501, 0, Forward, StateEstablished),
+		}},
+		{"challenge, then the syn again", []step{
+			c.open("S", 100, 0, 0, Forward, StateSynSent),
+			c.other("A", 7, 5000, 0, Forward, StateSynSent),
+			c.open("S", 100, 0, 0, Forward, StateSynSent),
+			c.open("R", 5000, 0, 0, "tcp-window", StateSynSent),
+		}},
 		{"both open", []step{
 			c.open("S", 100, 0, 0, Forward, StateSynSent),
 			c.other("S", 500, 0, 0, Forward, StateSynReceived),

@@ -23,8 +23,6 @@ func routed(l *layout) bool {
 	return slices.ContainsFunc(l.segments, func(s segment) bool { return s.peer == -1 })
 }
 
-func inline(l *layout) bool { return len(l.world.Pairs) > 0 }
-
 // recipes are all of them, in the order of the packet path.
 var recipes = slices.Concat(frameRecipes, headerRecipes, fragmentRecipes, icmpRecipes, routeRecipes, policyRecipes, talkRecipes)
 

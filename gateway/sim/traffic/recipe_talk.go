@@ -83,7 +83,6 @@ type end struct {
 	next  uint32 // its next sequence number
 	win   uint16
 	scale int // -1: does not scale
-	fin   bool
 }
 
 func (s *Stream) newEnd(at station, port uint16) end {
