@@ -31,6 +31,9 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 	root.SetFlagErrorFunc(explainFlagError)
 	root.AddCommand(
 		newLabCommand(env),
+		newExplainCommand(env),
+		newPolicyCommand(env),
+		newSimCommand(env),
 		newVersionCommand(env),
 	)
 	root.SetHelpCommand(newHelpCommand(root))

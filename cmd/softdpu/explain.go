@@ -1,0 +1,458 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// packetFlags describe the opening packet of a flow, as tests of a policy do.
+type packetFlags struct {
+	In      string `json:"in"`
+	Out     string `json:"out,omitempty"`
+	VLAN    uint16 `json:"vlan,omitempty"`
+	OutVLAN uint16 `json:"out_vlan,omitempty"`
+	Src     string `json:"src"`
+	Dst     string `json:"dst"`
+	MAC     string `json:"mac,omitempty"`
+	Service string `json:"service,omitempty"`
+	Proto   string `json:"proto,omitempty"`
+	SrcPort string `json:"sport,omitempty"`
+	DstPort string `json:"dport,omitempty"`
+}
+
+// explanation is what `softdpu explain -o json` prints.
+type explanation struct {
+	Verdict string           `json:"verdict"` // allow, deny, reject; drop for a named reason
+	Reason  string           `json:"reason,omitempty"`
+	Rule    string           `json:"rule,omitempty"` // absent if no rule matched
+	File    string           `json:"file,omitempty"`
+	Line    int              `json:"line,omitempty"`
+	Source  []string         `json:"source,omitempty"` // lines of the file, from Line
+	Builtin bool             `json:"builtin,omitempty"`
+	Says    string           `json:"explanation"`
+	Remedy  string           `json:"remedy,omitempty"` // a rule that would allow it
+	Packet  explainedPacket  `json:"packet"`
+	From    explainedEnd     `json:"from"`
+	To      explainedEnd     `json:"to"`
+	Audit   []explainedAudit `json:"audit,omitempty"` // rules in audit mode that matched on the way
+
+	expires string
+}
+
+type explainedPacket struct {
+	Proto   string `json:"proto"`
+	SrcIP   string `json:"src_ip"`
+	SrcPort uint16 `json:"src_port,omitempty"`
+	DestIP  string `json:"dest_ip"`
+	DstPort uint16 `json:"dest_port,omitempty"`
+	Type    *uint8 `json:"icmp_type,omitempty"`
+	Code    *uint8 `json:"icmp_code,omitempty"`
+}
+
+type explainedEnd struct {
+	Zone      string   `json:"zone"`
+	Port      string   `json:"port,omitempty"`
+	VLAN      uint16   `json:"vlan,omitempty"`
+	Workloads []string `json:"workloads,omitempty"` // that hold this end
+}
+
+type explainedAudit struct {
+	Rule   string `json:"rule"`
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Action string `json:"action"` // that it would have taken
+}
+
+func newExplainCommand(env *Env) *cobra.Command {
+	var source policySource
+	var p packetFlags
+	cmd := &cobra.Command{
+		Use:   "explain --in PORT --src ADDRESS --dst ADDRESS --service SERVICE",
+		Short: "Say what the policy does with a packet, and which rule decides",
+		Long: `Say what becomes of the first packet of a connection: the verdict, the rule that decides with its place
+in the files, the zones and workloads that the two ends belong to, and what rules in audit mode would
+have done.
+
+The packet leaves by the inline peer of --in, else where the routes lead: say --out, or give --routes.
+Without -c every port that the policy names exists, and what comes in from zone lan leaves to zone wan.
+
+Exit code 0: the packet is allowed. 1: it is not.`,
+		Example: `  softdpu explain -c softdpu.yaml --in lan0 --out wan0 --src 10.20.1.7 --dst 203.0.113.5 --service tcp/443
+  softdpu explain --policy policy.d --in lan --src 10.20.1.7 --dst 203.0.113.5 --service icmp/echo-request
+  ip -j route show table all | softdpu explain -c softdpu.yaml --routes - --in lan0 --src 10.20.1.7 --dst 203.0.113.5 --service udp/53`,
+		Args: takes(0),
+	}
+	source.addConfigFlag(cmd)
+	source.addPolicyFlag(cmd)
+	source.addRoutesFlag(cmd)
+	f := cmd.Flags()
+	f.StringVar(&p.In, "in", "", "`port` or zone that the packet comes from, or host")
+	f.StringVar(&p.Out, "out", "", "`port` or zone that it goes to, or host")
+	f.Uint16Var(&p.VLAN, "vlan", 0, "outer VLAN `id` of its frame")
+	f.Uint16Var(&p.OutVLAN, "out-vlan", 0, "outer VLAN `id` of the zone that it goes to")
+	f.StringVar(&p.Src, "src", "", "source `address`")
+	f.StringVar(&p.Dst, "dst", "", "destination `address`")
+	f.StringVar(&p.MAC, "mac", "", "source MAC `address`")
+	f.StringVar(&p.Service, "service", "", "`service`: a literal such as tcp/443, icmp/echo-request or esp, or a name of the policy")
+	f.StringVar(&p.Proto, "proto", "", "`protocol` by name or number, in the place of --service")
+	f.StringVar(&p.SrcPort, "sport", "", "source `port`; one of the dynamic ports otherwise")
+	f.StringVar(&p.DstPort, "dport", "", "destination `port`, where the service does not say it")
+	format := addOutputFlag(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		for _, flag := range []struct{ name, value string }{{"--in", p.In}, {"--src", p.Src}, {"--dst", p.Dst}, {"--service", p.Service + p.Proto}} {
+			if flag.value == "" {
+				return usagef(cmd, "%s needs %s", cmd.CommandPath(), flag.name)
+			}
+		}
+		x, err := explain(env, cmd, &source, p)
+		if err != nil {
+			return err
+		}
+		if format.json {
+			err = printJSON(env.Stdout, x)
+		} else {
+			_, err = env.Stdout.Write([]byte(x.text()))
+		}
+		if err == nil && x.Verdict != string(firewall.VerdictAllow) {
+			err = answerNo(nil)
+		}
+		return err
+	}
+	return cmd
+}
+
+// packetName is the name of the test that the packet becomes, packetFile that of its file.
+const (
+	packetName = "packet of the command line"
+	packetFile = "command line"
+)
+
+// explain asks the compiled classifier.
+func explain(env *Env, cmd *cobra.Command, source *policySource, p packetFlags) (*explanation, error) {
+	if source.config == "" && len(source.policies) == 0 {
+		source.config = installedConfig
+		if _, err := os.Stat(installedConfig); err != nil {
+			return nil, usagef(cmd, "%s needs a policy: name the configuration with -c, or policy files with --policy", cmd.CommandPath())
+		}
+	}
+	o, err := source.load(env, firewall.CompileOptions{})
+	if err != nil {
+		return nil, err
+	}
+	test, err := o.test(cmd, p)
+	if err != nil {
+		return nil, err
+	}
+	acl, err := flowtable.CompileACL(o.compiled.Entries)
+	if err != nil {
+		return nil, fmt.Errorf("compile policy: %w", err)
+	}
+	only := *o.compiled
+	only.Tests = []firewall.Test{test}
+	var to string
+	route := o.router()
+	if test.Packet.Out == "" && route == nil {
+		return nil, usagef(cmd, "where %s lies is not known: add --out PORT (or --out host), or --routes FILE", p.Dst)
+	}
+	result := firewall.RunTests(&only, acl, func(in string, dst netip.Addr) (zone string, ok bool) {
+		to, ok = route(in, dst)
+		return to, ok
+	})[0]
+	if result.Verdict == "" {
+		return nil, usagef(cmd, "%s", strings.TrimPrefix(said(*result.Err), fmt.Sprintf("test %q: ", packetName)))
+	}
+	x := o.explanation(&test.Packet, &result)
+	if to != "" {
+		x.To.Zone = to
+	}
+	x.To.Workloads = o.workloads(x.To.Zone, test.Packet.Dst, firewall.MAC{}, false)
+	x.judge(o, &test.Packet, &result)
+	return x, nil
+}
+
+// test makes a test of the policy of the packet, so that its words mean what they mean there.
+func (o *offline) test(cmd *cobra.Command, p packetFlags) (firewall.Test, error) {
+	if p.Out == "" {
+		p.Out = o.peerOf(p.In)
+		if p.OutVLAN == 0 && p.Out != "" {
+			p.OutVLAN = p.VLAN
+		}
+	}
+	if p.Out == "" && o.config == nil && o.routes == nil {
+		p.Out = o.acrossFrom(p.In, p.VLAN)
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": firewall.APIVersion, "kind": "Policy",
+		"tests": []any{map[string]any{"name": packetName, "packet": p, "expect": map[string]string{"verdict": "allow"}}},
+	})
+	if err != nil {
+		return firewall.Test{}, fmt.Errorf("describe packet: %w", err)
+	}
+	var sources []firewall.Source
+	for _, name := range o.policy.Files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return firewall.Test{}, fmt.Errorf("read policy: %w", err)
+		}
+		sources = append(sources, firewall.Source{Name: name, Text: b})
+	}
+	policy, err := firewall.Parse(append(sources, firewall.Source{Name: packetFile, Text: text}), os.ReadFile)
+	if err != nil {
+		for _, e := range mistakes(err) {
+			if e.File == packetFile {
+				return firewall.Test{}, usagef(cmd, "%s", said(e))
+			}
+		}
+		return firewall.Test{}, err
+	}
+	return policy.Tests[len(policy.Tests)-1], nil
+}
+
+// said is a mistake on the command line, without its place there.
+func said(e firewall.Error) string {
+	return firewall.Error{Msg: e.Msg, Hint: e.Hint}.Error()
+}
+
+// acrossFrom returns the zone on the other side of the two ports lan and wan that there are without a
+// configuration; "" if in is of neither.
+func (o *offline) acrossFrom(in string, vlan uint16) string {
+	zone, _ := o.zoneName(in, vlan)
+	across := map[string]string{"lan": "wan", "wan": "lan"}[zone]
+	if slices.Contains(o.compiled.Zones, across) {
+		return across
+	}
+	return ""
+}
+
+func (o *offline) explanation(p *firewall.TestPacket, r *firewall.TestResult) *explanation {
+	x := &explanation{
+		Packet: explainedPacket{Proto: protocol(p.Proto), SrcIP: p.Src.String(), DestIP: p.Dst.String(), SrcPort: p.SrcPort, DstPort: p.DstPort},
+		From:   o.end(p.In, p.VLAN), To: o.end(p.Out, p.OutVLAN),
+	}
+	if p.Proto == packet.ProtoICMP || p.Proto == packet.ProtoICMPv6 {
+		kind, code := uint8(p.DstPort>>8), uint8(p.DstPort)
+		x.Packet.DstPort, x.Packet.Type, x.Packet.Code = 0, &kind, &code
+	}
+	x.From.Workloads = o.workloads(x.From.Zone, p.Src, p.MAC, true)
+	for _, name := range r.Audited {
+		i := slices.IndexFunc(o.compiled.Rules, func(r firewall.RuleInfo) bool { return r.Name == name })
+		info := &o.compiled.Rules[i]
+		x.Audit = append(x.Audit, explainedAudit{info.Name, info.File, info.Line, info.Action.String()})
+	}
+	return x
+}
+
+func (o *offline) end(name string, vlan uint16) (e explainedEnd) {
+	id, _ := zoneOf(o.compiled, name, vlan)
+	e.Zone = o.compiled.Zones[id]
+	if e.Zone != name {
+		e.Port, e.VLAN = name, vlan
+	}
+	return e
+}
+
+// workloads names those that an end belongs to. MACs can only be asked of a source.
+func (o *offline) workloads(zone string, a netip.Addr, mac firewall.MAC, source bool) (names []string) {
+	for i := range o.policy.Workloads {
+		w := &o.policy.Workloads[i]
+		inside := func(r flowtable.AddrRange) bool {
+			return r.First.Is4() == a.Is4() && !a.Less(r.First) && !r.Last.Less(a)
+		}
+		if (len(w.Zones) == 0 || slices.Contains(w.Zones, zone)) &&
+			(len(w.Addresses) == 0 || slices.ContainsFunc(w.Addresses, inside)) &&
+			(len(w.MACs) == 0 || source && slices.Contains(w.MACs, mac)) {
+			names = append(names, w.Name)
+		}
+	}
+	return names
+}
+
+// judge fills in what decided.
+func (x *explanation) judge(o *offline, p *firewall.TestPacket, r *firewall.TestResult) {
+	x.Verdict = string(r.Verdict)
+	i := slices.IndexFunc(o.compiled.Rules, func(info firewall.RuleInfo) bool { return info.Name == r.Rule })
+	info := &o.compiled.Rules[i]
+	switch {
+	case martian(p):
+		x.Verdict, x.Reason = string(firewall.VerdictDrop), bpf.XDPReasonREASON_MARTIAN.String()
+		x.Says = "martian: such addresses may not appear in a packet between networks, so no rule is asked"
+		x.Audit = nil
+		return
+	case r.Verdict == firewall.VerdictDrop:
+		x.Reason = bpf.XDPReasonREASON_SPOOFED.String()
+		x.Says = fmt.Sprintf("spoofed: %s is outside the addresses of zone %q, so no rule is asked", p.Src, x.From.Zone)
+		return
+	case i == int(firewall.RuleNone):
+		x.Reason = bpf.XDPReasonREASON_NO_RULE_MATCHED.String()
+		x.Says = "no rule matched, and what no rule allows is denied"
+		x.Remedy = fmt.Sprintf("- {name: NAME, from: %s, to: %s, service: %s, action: allow}", x.From.Zone, x.To.Zone, x.service(p))
+		return
+	case r.Verdict == firewall.VerdictDeny:
+		x.Reason = bpf.XDPReasonREASON_DENY.String()
+	case r.Verdict == firewall.VerdictReject:
+		x.Reason = bpf.XDPReasonREASON_REJECT.String()
+	}
+	x.Rule, x.File, x.Line, x.Builtin = info.Name, info.File, info.Line, info.Builtin
+	if info.Builtin {
+		x.Says = fmt.Sprintf("built-in rule %q: %s", info.Name, info.Description)
+		return
+	}
+	x.Says = fmt.Sprintf("rule %q, %s:%d", info.Name, info.File, info.Line)
+	x.Source = ruleLines(info.File, info.Line)
+	if r.Verdict == firewall.VerdictAllow {
+		rule := &o.policy.Rules[i-int(firewall.RuleFirst)]
+		if !rule.Expires.IsZero() {
+			x.expires = rule.Expires.AddDate(0, 0, -1).Format("2006-01-02")
+		}
+	}
+}
+
+// service writes the packet's protocol as a rule would.
+func (x *explanation) service(p *firewall.TestPacket) string {
+	switch {
+	case x.Packet.Type != nil:
+		return fmt.Sprintf("%s/%d", x.Packet.Proto, *x.Packet.Type)
+	case p.Proto == packet.ProtoTCP || p.Proto == packet.ProtoUDP:
+		return fmt.Sprintf("%s/%d", x.Packet.Proto, p.DstPort)
+	case x.Packet.Proto == strconv.Itoa(int(p.Proto)):
+		return "proto/" + x.Packet.Proto
+	}
+	return x.Packet.Proto
+}
+
+// martian reports whether the packet's addresses are refused before any rule. It asks the packet path's
+// own parser, with an IP header in front of nothing.
+func martian(p *firewall.TestPacket) bool {
+	frame := make([]byte, packet.EthernetLen, packet.EthernetLen+packet.IPv6Len)
+	frame[12], frame[13] = packet.EtherTypeIPv6>>8, packet.EtherTypeIPv6&0xff
+	if p.Src.Is4() {
+		frame[12], frame[13] = packet.EtherTypeIPv4>>8, packet.EtherTypeIPv4&0xff
+		ip := []byte{4<<4 | 5, 0, 0, packet.IPv4Len, 0, 0, 0, 0, 64, p.Proto, 0, 0}
+		ip = append(append(ip, p.Src.AsSlice()...), p.Dst.AsSlice()...)
+		sum := packet.Checksum(ip, 0)
+		ip[10], ip[11] = byte(sum>>8), byte(sum)
+		frame = append(frame, ip...)
+	} else {
+		frame = append(frame, 6<<4, 0, 0, 0, 0, 0, p.Proto, 64)
+		frame = append(append(frame, p.Src.AsSlice()...), p.Dst.AsSlice()...)
+	}
+	var parsed packet.Parsed
+	return parsed.Decode(frame) == packet.Martian
+}
+
+// ruleLines returns the lines of a rule: from its first to where the next begins.
+func ruleLines(file string, line int) []string {
+	const most = 12
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil // it was there when the policy was read; the place is known all the same
+	}
+	lines := strings.Split(strings.ReplaceAll(string(b), "\r\n", "\n"), "\n")
+	if line < 1 || line > len(lines) {
+		return nil
+	}
+	indent := func(s string) int { return len(s) - len(strings.TrimLeft(s, " ")) }
+	start := indent(lines[line-1])
+	out := []string{lines[line-1]}
+	for _, l := range lines[line:] {
+		if strings.TrimSpace(l) == "" || indent(l) <= start && (start > 0 || strings.HasPrefix(l, "-") || l[0] != ' ') || len(out) == most {
+			break
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// text is the explanation for people.
+func (x *explanation) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n\n", x.Verdict, x.Says)
+	fmt.Fprintf(&b, "  packet  %s\n", x.Packet)
+	fmt.Fprintf(&b, "  from    %s\n", x.From)
+	fmt.Fprintf(&b, "  to      %s\n", x.To)
+	for _, a := range x.Audit {
+		fmt.Fprintf(&b, "  audit   rule %q, %s:%d would %s it\n", a.Rule, a.File, a.Line, a.Action)
+	}
+	if x.expires != "" {
+		fmt.Fprintf(&b, "  until   %s\n", x.expires)
+	}
+	if len(x.Source) > 0 {
+		fmt.Fprintln(&b)
+	}
+	for i, line := range x.Source {
+		fmt.Fprintf(&b, "  %*d | %s\n", len(strconv.Itoa(x.Line+len(x.Source)-1)), x.Line+i, printable(line))
+	}
+	if x.Remedy != "" {
+		fmt.Fprintf(&b, "\nThis rule would allow it:\n  %s\n", x.Remedy)
+	}
+	return b.String()
+}
+
+// String writes the packet in one line.
+func (p explainedPacket) String() string {
+	switch {
+	case p.Type != nil:
+		return fmt.Sprintf("%s type %d code %d, %s -> %s", p.Proto, *p.Type, *p.Code, p.SrcIP, p.DestIP)
+	case p.SrcPort != 0 || p.DstPort != 0:
+		return fmt.Sprintf("%s %s -> %s", p.Proto, joinHostPort(p.SrcIP, p.SrcPort), joinHostPort(p.DestIP, p.DstPort))
+	}
+	return fmt.Sprintf("%s %s -> %s", p.Proto, p.SrcIP, p.DestIP)
+}
+
+// String writes zone, port and workloads of an end.
+func (e explainedEnd) String() string {
+	s := "zone " + e.Zone
+	if e.Port != "" {
+		s += ", port " + e.Port
+	}
+	if e.VLAN != 0 {
+		s += fmt.Sprintf(", VLAN %d", e.VLAN)
+	}
+	for _, w := range e.Workloads {
+		s += ", workload " + w
+	}
+	return s
+}
+
+func joinHostPort(host string, port uint16) string {
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + strconv.Itoa(int(port))
+}
+
+// protocols are the names of IP protocols as policies write them.
+var protocolNames = map[uint8]string{
+	packet.ProtoICMP: "icmp", packet.ProtoTCP: "tcp", packet.ProtoUDP: "udp", packet.ProtoGRE: "gre", packet.ProtoESP: "esp",
+	packet.ProtoAH: "ah", packet.ProtoICMPv6: "icmpv6", packet.ProtoSCTP: "sctp",
+}
+
+// protocol names an IP protocol; one without a name is its number.
+func protocol(number uint8) string {
+	if name := protocolNames[number]; name != "" {
+		return name
+	}
+	return strconv.Itoa(int(number))
+}
+
+// printable replaces what would move the cursor.
+func printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, line)
+}

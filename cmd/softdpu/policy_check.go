@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+	"github.com/softdpu/softdpu/gateway"
+)
+
+// checkReport is what `softdpu policy check -o json` prints. Counts are those of a policy without
+// errors, else 0.
+type checkReport struct {
+	OK         bool             `json:"ok"`
+	Files      []string         `json:"files"`
+	Zones      int              `json:"zones"` // of the policy, without host
+	Rules      int              `json:"rules"` // of the policy, without the built-in ones
+	Tests      int              `json:"tests"` // all of them passed
+	Classifier *checkClassifier `json:"classifier,omitempty"`
+	Errors     []checkMessage   `json:"errors"`
+	Warnings   []checkMessage   `json:"warnings"`
+}
+
+// checkClassifier is how large the compiled rules are.
+type checkClassifier struct {
+	Entries      int `json:"entries"`      // rows of the ACL pipe
+	Instructions int `json:"instructions"` // of the generated eBPF
+}
+
+type checkMessage struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"` // 0: the file as a whole
+	Column  int    `json:"column,omitempty"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+	Source  string `json:"source,omitempty"`
+}
+
+func checkMessages(errs firewall.Errors) []checkMessage {
+	out := make([]checkMessage, len(errs))
+	for i, e := range errs {
+		out[i] = checkMessage{e.File, e.Line, e.Column, e.Msg, e.Hint, e.Source}
+	}
+	return out
+}
+
+func newPolicyCheckCommand(env *Env) *cobra.Command {
+	var source policySource
+	cmd := &cobra.Command{
+		Use:   "check [FILE|DIR]...",
+		Short: "Check a policy and run its tests",
+		Long: `Check a policy: every mistake is shown with file, line, column and remedy, then the policy is compiled
+and its tests are run on the compiled classifier. With -c it is checked as 'softdpu run' would load it,
+with the ports and the management of that configuration; with FILE or DIR arguments alone, every port
+that the policy names is taken to exist. Without either it is -c ` + installedConfig + `.
+
+A test that does not say 'out' needs the routes: give --routes, from a file or by
+  ip -j route show table all | softdpu policy check -c softdpu.yaml --routes -
+
+Exit code 0: no error. 1: an error in the policy or the configuration, or a test that failed.`,
+		Example: `  softdpu policy check -c softdpu.yaml
+  softdpu policy check policy.d
+  softdpu policy check -o json 10-base.yaml 50-branch.yaml`,
+	}
+	source.addConfigFlag(cmd)
+	source.addRoutesFlag(cmd)
+	format := addOutputFlag(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) > 0 && source.config != "":
+			return usagef(cmd, "%s takes -c or files, not both: the configuration names its policy", cmd.CommandPath())
+		case len(args) == 0 && source.config == "":
+			source.config = installedConfig
+		}
+		source.policies = args
+		report, warnings, err := source.check(env)
+		if err != nil {
+			errs := mistakes(err)
+			if errs == nil {
+				return err
+			}
+			report.Errors = checkMessages(errs)
+			if !format.json {
+				fmt.Fprintf(env.Stdout, "%s\n%s\n", errs.Error(), quantity(len(errs), "error"))
+				return answerNo(nil)
+			}
+		}
+		report.OK, report.Warnings = err == nil, checkMessages(warnings)
+		if format.json {
+			if err := printJSON(env.Stdout, report); err != nil {
+				return err
+			}
+		} else {
+			report.print(env.Stdout, warnings)
+		}
+		if !report.OK {
+			return answerNo(nil)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// check does the work. The error is a firewall.Errors if the text is at fault.
+func (s *policySource) check(env *Env) (report checkReport, warnings firewall.Errors, err error) {
+	report.Files, report.Errors = []string{}, []checkMessage{}
+	set, err := s.ruleset(env)
+	if err != nil {
+		return report, nil, err
+	}
+	report.Files = set.Files
+	report.Zones = len(set.Compiled.Zones) - flowtable.ZoneFirst
+	report.Rules = len(set.Compiled.Rules) - int(firewall.RuleFirst)
+	report.Tests = len(set.Compiled.Tests)
+	instructions, err := set.ACL.Instructions()
+	if err != nil {
+		return report, nil, fmt.Errorf("generate classifier: %w", err)
+	}
+	report.Classifier = &checkClassifier{Entries: len(set.Compiled.Entries), Instructions: len(instructions)}
+	return report, set.Warnings, nil
+}
+
+// ruleset compiles the policy and runs its tests: with a configuration as the daemon does.
+func (s *policySource) ruleset(env *Env) (*gateway.Ruleset, error) {
+	if s.config != "" {
+		config, err := gateway.LoadConfig(s.config)
+		if err != nil {
+			return nil, err
+		}
+		o := &offline{config: config}
+		var ask func(*gateway.Ruleset, string, netip.Addr) (string, bool)
+		var failed error
+		if len(s.routes) > 0 || len(config.Inline) > 0 {
+			ask = func(r *gateway.Ruleset, in string, dst netip.Addr) (string, bool) {
+				if o.compiled == nil {
+					o.compiled = r.Compiled
+					failed = s.loadRoutes(env, o)
+				}
+				return o.router()(in, dst)
+			}
+		}
+		set, err := gateway.PrepareRuleset(config, time.Now(), ask)
+		if failed != nil {
+			return nil, failed
+		}
+		if err == nil {
+			set.Warnings = append(config.Warnings, set.Warnings...)
+		}
+		return set, err
+	}
+	o, err := s.load(env, firewall.CompileOptions{})
+	if err != nil {
+		return nil, err
+	}
+	acl, err := flowtable.CompileACL(o.compiled.Entries)
+	if err != nil {
+		return nil, fmt.Errorf("compile policy: %w", err)
+	}
+	var failed firewall.Errors
+	for _, r := range firewall.RunTests(o.compiled, acl, o.router()) {
+		if r.Err != nil {
+			failed = append(failed, *r.Err)
+		}
+	}
+	if len(failed) > 0 {
+		return nil, failed.Sorted(o.policy.Files...)
+	}
+	return &gateway.Ruleset{Files: o.policy.Files, Compiled: o.compiled, ACL: acl, Warnings: o.compiled.Warnings}, nil
+}
+
+func (r *checkReport) print(w io.Writer, warnings firewall.Errors) {
+	for _, e := range warnings {
+		fmt.Fprintf(w, "warning: %s\n", e.Render())
+	}
+	tests := "no tests: add some, they run on every check"
+	if r.Tests > 0 {
+		tests = quantity(r.Tests, "test") + " passed"
+	}
+	fmt.Fprintf(w, "ok: %s in %s, %s; %s; %s\n", quantity(r.Rules, "rule"), quantity(len(r.Files), "file"),
+		quantity(r.Zones, "zone"), tests, quantity(len(warnings), "warning"))
+	fmt.Fprintf(w, "compiled: %s, %s\n", quantity(r.Classifier.Entries, "table row"), quantity(r.Classifier.Instructions, "instruction"))
+}
+
+// quantity writes a number with its noun.
+func quantity(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
