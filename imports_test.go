@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"dataplane":         {"bpf", "flowtable", "firewall", "firewall/inspect", "ipsec", "dataplane/packet", "dataplane/xsk", "dataplane/offload"},
 	"dataplane/offload": {"flowtable"},
 	"gateway":           {"dataplane"},
+	"deploy":            nil,
 	"bench":             {"*"},
 	"cmd":               {"*"},
 }

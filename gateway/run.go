@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -26,6 +28,19 @@ type Options struct {
 
 // retryInterval is how long a part that failed rests before it is started again.
 const retryInterval = time.Second
+
+// RunFile is Run with a configuration that is still to be read.
+func RunFile(ctx context.Context, path string, o Options) error {
+	c, err := LoadConfig(path)
+	if err != nil {
+		return refused("configuration", err)
+	}
+	err = Run(ctx, c, o)
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: run as root", err)
+	}
+	return err
+}
 
 // Run is the daemon: it puts the gateway into the network namespace of the calling thread and keeps it
 // there until ctx is done; then it puts everything back as it was and returns nil. Whatever is wrong

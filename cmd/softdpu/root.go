@@ -29,8 +29,14 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(explainFlagError)
+	lab := newLabCommand(env)
+	lab.AddCommand(newDemoCommand(env))
 	root.AddCommand(
-		newLabCommand(env),
+		newDropsCommand(env),
+		newFlowsCommand(env),
+		lab,
+		newRulesCommand(env),
+		newRunCommand(env),
 		newExplainCommand(env),
 		newPolicyCommand(env),
 		newSimCommand(env),

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/gateway"
+)
+
+func newFlowsCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "flows",
+		Short: "List the connections of the running gateway",
+		Long: `List the connections of the running gateway: who speaks to whom, in which state, by which rule, and
+in which tier they live. Packets and bytes are the opener's direction / the other one.
+
+A filter chooses among them:
+  src, dst, host ADDRESS[/BITS]     the opener's, the other end's, either address
+  sport, dport, port PORT[-PORT]    ports likewise
+  proto NAME|NUMBER, family 4|6
+  from, to, zone ZONE               the opener's, the other end's, either zone
+  state STATE, rule NAME, tier hardware|xdp|worker, revoked
+joined by and, or, not and parentheses.`,
+		Example: `  sudo softdpu flows
+  sudo softdpu flows --filter 'src 10.0.0.0/8 and dport 443'
+  sudo softdpu flows --filter 'not (rule web or proto icmp)' -o json`,
+		Args: takes(0),
+	}
+	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
+	filter := cmd.Flags().String("filter", "", "show only the flows that this expression chooses")
+	limit := cmd.Flags().Int("limit", 0, "show at most so many; 0 shows all")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if _, err := gateway.ParseFilter(*filter); err != nil {
+			return usagef(cmd, "%w", err)
+		}
+		if *limit < 0 {
+			return usagef(cmd, "--limit must not be negative")
+		}
+		flows, err := gateway.NewClient(*socket).Flows(cmd.Context(), *filter, *limit)
+		if err != nil {
+			return err
+		}
+		if err := format.print(env, flows, flowTable(flows)); err != nil || format.json {
+			return err
+		}
+		noteTiers(env, flows)
+		return nil
+	}
+	return cmd
+}
+
+// addSocketFlag gives the command the flag by which it finds the daemon.
+func addSocketFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("socket", gateway.DefaultSocket, "control socket of the daemon to ask")
+}
+
+func flowTable(flows []gateway.Flow) *table {
+	t := newTable("PROTO", "SOURCE", "DESTINATION", "ZONES", "STATE", ">PACKETS", ">BYTES", ">IDLE", "TIER", "RULE")
+	for i := range flows {
+		f := &flows[i]
+		state := f.State
+		if f.Revoked {
+			state += " (revoked)"
+		}
+		t.add(f.Proto, endpoint(f, f.SrcIP, f.SrcPort), endpoint(f, f.DestIP, f.DestPort), f.From+" > "+f.To, state,
+			count(f.Packets[0])+"/"+count(f.Packets[1]), size(f.Bytes[0])+"/"+size(f.Bytes[1]),
+			interval(f.IdleS), f.Tier, f.Rule)
+	}
+	return t
+}
+
+// endpoint renders address and port; protocols without ports have only addresses.
+func endpoint(f *gateway.Flow, a netip.Addr, port uint16) string {
+	if f.SrcPort == 0 && f.DestPort == 0 || f.Proto == "icmp" || f.Proto == "icmpv6" {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}
+
+// noteTiers says how many flows there are, and why they live no higher than they do.
+func noteTiers(env *Env, flows []gateway.Flow) {
+	if len(flows) == 0 {
+		env.note("no flow")
+		return
+	}
+	why := make(map[string]int)
+	for i := range flows {
+		why[flows[i].Tier+": "+flows[i].WhyNotHigher]++
+	}
+	for _, reason := range slices.Sorted(maps.Keys(why)) {
+		env.note("%s in %s", quantity(why[reason], "flow"), reason)
+	}
+}
+
+// count renders a number in at most five characters: 999, 9999, 12.3k, 4.5M.
+func count(n uint64) string {
+	if n < 10_000 {
+		return strconv.FormatUint(n, 10)
+	}
+	return scaled(float64(n), 1000, []string{"", "k", "M", "G", "T", "P", "E"})
+}
+
+// size renders bytes with a binary prefix: 60B, 1.5K, 1.0G.
+func size(n uint64) string {
+	if n < 1024 {
+		return strconv.FormatUint(n, 10) + "B"
+	}
+	return scaled(float64(n), 1024, []string{"B", "K", "M", "G", "T", "P", "E"})
+}
+
+func scaled(v, base float64, units []string) string {
+	i := 0
+	for i < len(units)-1 && v >= base-base/2000 { // what would be rounded to a whole next unit
+		v /= base
+		i++
+	}
+	if v < 99.95 {
+		return fmt.Sprintf("%.1f%s", v, units[i])
+	}
+	return fmt.Sprintf("%.0f%s", v, units[i])
+}
+
+// interval renders seconds in one or two units: 0.3s, 12s, 4m5s, 2h4m, 3d1h.
+func interval(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.0fs", d.Truncate(time.Second).Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}

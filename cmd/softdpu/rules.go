@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/gateway"
+)
+
+func newRulesCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rules",
+		Short: "List the rules of the running gateway and what they counted",
+		Long: `List the rules of the running gateway in order of evaluation: first what no rule matched ("none"), the
+built-in rules, then those of the policy. JUDGED counts the times that a rule decided, FLOWS the
+connections that it allows now, PACKETS and BYTES what it allowed or refused.`,
+		Example: `  sudo softdpu rules
+  sudo softdpu rules --used
+  sudo softdpu rules -o json`,
+		Args: takes(0),
+	}
+	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
+	used := cmd.Flags().Bool("used", false, "show only rules that have counted something")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		rules, err := gateway.NewClient(*socket).Rules(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *used {
+			rules = slices.DeleteFunc(rules, func(r gateway.RuleStatus) bool { return r.Judged == 0 && r.Packets == 0 })
+		}
+		return format.print(env, rules, ruleTable(rules, time.Now()))
+	}
+	return cmd
+}
+
+func ruleTable(rules []gateway.RuleStatus, now time.Time) *table {
+	t := newTable("RULE", "ACTION", ">JUDGED", ">FLOWS", ">PACKETS", ">BYTES", ">LAST", ">UNLOGGED", "WHERE")
+	for i := range rules {
+		r := &rules[i]
+		action := r.Action
+		switch {
+		case r.Expired:
+			action += " (expired)"
+		case r.Mode != "enforce":
+			action += " (" + r.Mode + ")"
+		}
+		last := "never"
+		if r.LastHit != nil {
+			last = interval(max(0, now.Sub(*r.LastHit).Seconds()))
+		}
+		t.add(r.Name, action, count(r.Judged), count(r.Flows), count(r.Packets), size(r.Bytes), last, count(r.Unlogged), place(r))
+	}
+	return t
+}
+
+// place says where a rule is written, by the name of its file alone.
+func place(r *gateway.RuleStatus) string {
+	switch {
+	case r.Builtin:
+		return "built in"
+	case r.File == "":
+		return "default"
+	}
+	return fmt.Sprintf("%s:%d", filepath.Base(r.File), r.Line)
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/gateway"
+)
+
+// defaultConfig is where a machine's configuration lies.
+const defaultConfig = "/etc/softdpu/softdpu.yaml"
+
+func newRunCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the gateway in this network namespace",
+		Long: `Run the gateway in this network namespace until SIGINT or SIGTERM.
+
+Configuration, policy and the policy's own tests are checked before anything is touched. Then the
+policy is put in force, and the ports are taken: the egress guard and XDP first, the kernel's
+forwarding last. What was chosen, and why not better, is said once, on the error output. At the end
+everything is as it was before.`,
+		Example: `  sudo softdpu run
+  sudo softdpu run -c softdpu.yaml
+  sudo softdpu lab exec gw -- softdpu run -c softdpu.yaml`,
+		Args: takes(0),
+	}
+	file := cmd.Flags().StringP("config", "c", defaultConfig, "the gateway's configuration")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return gateway.RunFile(cmd.Context(), *file, gateway.Options{
+			Log:     slog.New(slog.NewTextHandler(env.Stderr, nil)),
+			Version: version().Version,
+		})
+	}
+	return cmd
+}
