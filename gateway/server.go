@@ -30,7 +30,10 @@ const serverGrace = 2 * time.Second
 type server struct {
 	reporter *reporter
 	http     http.Server
-	busy     sync.WaitGroup // handlers, which read memory that the plane unmaps
+
+	mu      sync.Mutex
+	stopped bool
+	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
 func newServer(r *reporter, log *slog.Logger) *server {
@@ -49,7 +52,10 @@ func newServer(r *reporter, log *slog.Logger) *server {
 	})
 	s.http = http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			s.busy.Add(1)
+			if !s.enter() {
+				refuse(w, http.StatusServiceUnavailable, apiError{Error: "softdpu is stopping"})
+				return
+			}
 			defer s.busy.Done()
 			mux.ServeHTTP(w, req)
 		}),
@@ -57,6 +63,16 @@ func newServer(r *reporter, log *slog.Logger) *server {
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return s
+}
+
+// enter admits a handler, unless the last one has been waited for.
+func (s *server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.busy.Add(1)
+	}
+	return !s.stopped
 }
 
 // serve answers until stop is called.
@@ -75,6 +91,9 @@ func (s *server) stop() error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.http.Close() // whoever reads too slowly is cut off
 	}
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
 	s.busy.Wait()
 	return err
 }
