@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -29,8 +30,13 @@ type Options struct {
 // retryInterval is how long a part that failed rests before it is started again.
 const retryInterval = time.Second
 
-// RunFile is Run with a configuration that is still to be read.
+// RunFile is Run with a configuration that is still to be read. Files are named by their whole paths,
+// because whoever asks the daemon later stands elsewhere.
 func RunFile(ctx context.Context, path string, o Options) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
 	c, err := LoadConfig(path)
 	if err != nil {
 		return refused("configuration", err)

@@ -30,7 +30,7 @@ zones:
   wan: {ports: [wan]}
 rules:
   - {name: web, from: {zone: lan}, to: {zone: wan}, service: tcp/80, action: allow, log: true}
-  - {name: names, from: {zone: lan}, to: {zone: wan}, service: udp/53, action: allow}
+  - {name: names, from: {zone: lan}, to: {zone: wan}, service: udp/53, action: allow, log: true}
   - {name: watched, from: {zone: lan}, to: {zone: wan}, service: tcp/23, action: allow, mode: audit, log: true}
   - {name: no-telnet, from: {zone: lan}, to: {zone: wan}, service: tcp/23, action: deny, log: true}
   - {name: no-mail, from: {zone: lan}, to: {zone: wan}, service: tcp/25, action: reject}
@@ -367,10 +367,16 @@ func checkEvents(t *testing.T, file string) {
 		if _, err := time.Parse("2006-01-02T15:04:05.000000Z07:00", fmt.Sprint(e["timestamp"])); err != nil {
 			t.Error(err)
 		}
-		if ours["from"] != "lan" || ours["to"] != "wan" || e["proto"] != "TCP" || ours["line"] == nil {
+		if ours["from"] != "lan" || ours["to"] != "wan" || ours["line"] == nil {
 			t.Errorf("%s", s.Bytes())
 		}
-		if flow, ok := e["flow"].(map[string]any); ok {
+		if flow, _ := e["flow"].(map[string]any); ours["rule"] == "names" {
+			if e["proto"] != "UDP" || e["dest_port"] != 53.0 || ours["event"] == "flow-end" && (flow["reason"] != "aged" || flow["state"] != "replied" || flow["pkts_toclient"] != 1.0) {
+				t.Errorf("%s", s.Bytes())
+			}
+		} else if e["proto"] != "TCP" {
+			t.Errorf("%s", s.Bytes())
+		} else if flow != nil {
 			if ours["event"] == "flow-start" {
 				ids[fmt.Sprint(e["src_ip"])] = e["flow_id"].(float64)
 			} else if flow["reason"] != "stopped" || flow["state"] != "time-wait" || flow["bytes_toclient"].(float64) < 4<<20 || flow["end"] == nil || e["dest_port"] != 80.0 ||
@@ -382,7 +388,7 @@ func checkEvents(t *testing.T, file string) {
 		}
 	}
 	for event, least := range map[string]int{
-		"flow flow-start web": 2, "flow flow-end web": 2, "drop deny no-telnet": 2, "audit audit watched": 2,
+		"flow flow-start names": 2, "flow flow-end names": 2, "flow flow-start web": 2, "flow flow-end web": 2, "drop deny no-telnet": 2, "audit audit watched": 2,
 	} {
 		if kinds[event] < least {
 			t.Errorf("%d events %q of %v", kinds[event], event, kinds)
