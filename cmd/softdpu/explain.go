@@ -352,7 +352,7 @@ func martian(p *firewall.TestPacket) bool {
 	return parsed.Decode(frame) == packet.Martian
 }
 
-// ruleLines returns the lines of a rule: from its first to where the next begins.
+// ruleLines returns the lines of a rule from that of its name to where the next rule begins.
 func ruleLines(file string, line int) []string {
 	const most = 12
 	b, err := os.ReadFile(file)
@@ -364,10 +364,15 @@ func ruleLines(file string, line int) []string {
 		return nil
 	}
 	indent := func(s string) int { return len(s) - len(strings.TrimLeft(s, " ")) }
-	start := indent(lines[line-1])
-	out := []string{lines[line-1]}
+	item := func(s string) bool { return strings.HasPrefix(strings.TrimLeft(s, " "), "- ") }
+	first := lines[line-1]
+	least := indent(first) // of the lines that belong to it
+	if item(first) {
+		least++
+	}
+	out := []string{first}
 	for _, l := range lines[line:] {
-		if strings.TrimSpace(l) == "" || indent(l) <= start && (start > 0 || strings.HasPrefix(l, "-") || l[0] != ' ') || len(out) == most {
+		if strings.TrimSpace(l) == "" || indent(l) < least || indent(l) == least && item(l) || len(out) == most {
 			break
 		}
 		out = append(out, l)

@@ -33,7 +33,7 @@ type (
 		SrcPort   *uint16  `json:"src_port,omitempty"`
 		DestIP    string   `json:"dest_ip,omitempty"`
 		DestPort  *uint16  `json:"dest_port,omitempty"`
-		Proto     string   `json:"proto,omitempty"`
+		Proto     string   `json:"proto,omitempty"` // as EVE names it
 		ICMPType  *uint8   `json:"icmp_type,omitempty"`
 		ICMPCode  *uint8   `json:"icmp_code,omitempty"`
 		Length    int      `json:"length"` // of the frame as captured
@@ -70,6 +70,8 @@ type (
 		Packets  [2]uint64 `json:"packets"` // of the capture, the source's first
 		Bytes    [2]uint64 `json:"bytes"`   // IP total lengths
 		Refused  uint64    `json:"refused"` // of the packets, not forwarded
+
+		number uint8 // of the protocol
 	}
 	simSummary struct {
 		Type      string         `json:"type"`
@@ -164,7 +166,7 @@ func (r *simReport) packet(c *sim.Captured, o *sim.Outcome) error {
 		Answered: o.Verdict == sim.Answer,
 	}
 	if h.Family != 0 {
-		p.FlowID, p.Family, p.Proto = o.Conversation.ID, h.Family, protocol(h.Proto)
+		p.FlowID, p.Family, p.Proto = o.Conversation.ID, h.Family, eveProtocol(h.Proto)
 		p.SrcIP, p.DestIP = h.Src.String(), h.Dst.String()
 	} else if h.EtherType != 0 {
 		p.EtherType = fmt.Sprintf("0x%04x", h.EtherType)
@@ -180,6 +182,9 @@ func (r *simReport) packet(c *sim.Captured, o *sim.Outcome) error {
 	}
 	if o.Passed {
 		p.Pass = o.Cause.String()
+	}
+	if p.Answered {
+		p.Out = "" // the packet itself goes nowhere
 	}
 	return r.json.Encode(p)
 }
@@ -242,7 +247,11 @@ func (r *simReport) row(c *sim.Captured, o *sim.Outcome, verdict, reason string,
 	if c.Time >= r.first {
 		seconds = strconv.FormatFloat(float64(c.Time-r.first)/1e9, 'f', 6, 64)
 	}
-	r.table.add(c.N, seconds, o.In, dash(o.Out), proto, source, destination, verdict, dash(rulePlace(rule)), dash(reason), dash(strings.Join(o.Anomalies, " ")))
+	out := o.Out
+	if o.Verdict == sim.Answer {
+		out = "" // the packet itself goes nowhere
+	}
+	r.table.add(c.N, seconds, o.In, dash(out), proto, source, destination, verdict, dash(rulePlace(rule)), dash(reason), dash(strings.Join(o.Anomalies, " ")))
 	if len(r.table.rows) == reportPage {
 		return r.page()
 	}
@@ -287,7 +296,7 @@ func (r *simReport) finish(conversations []*sim.Conversation) error {
 		t := newTable(">FLOW", "PROTO", "SOURCE", "DESTINATION", "VERDICT", "RULE", "REASON", ">PACKETS", ">BACK", ">REFUSED", ">BYTES", ">BACK")
 		for i := range flows {
 			f := &flows[i]
-			t.add(f.FlowID, f.Proto, simEnd(f.SrcIP, f.SrcPort), simEnd(f.DestIP, f.DestPort), f.Verdict, dash(f.rulePlace()), dash(f.Reason),
+			t.add(f.FlowID, protocol(f.number), simEnd(f.SrcIP, f.SrcPort), simEnd(f.DestIP, f.DestPort), f.Verdict, dash(f.rulePlace()), dash(f.Reason),
 				f.Packets[0], f.Packets[1], f.Refused, f.Bytes[0], f.Bytes[1])
 		}
 		fmt.Fprintln(r.w)
@@ -301,7 +310,7 @@ func (r *simReport) finish(conversations []*sim.Conversation) error {
 func flowOf(c *sim.Conversation, f *flowVerdict) simFlow {
 	a, b := c.Source, 1-c.Source
 	out := simFlow{
-		Type: "flow", FlowID: c.ID, Family: c.Family, VLAN: c.VLAN, Proto: protocol(c.Proto), In: c.In[a],
+		Type: "flow", FlowID: c.ID, Family: c.Family, VLAN: c.VLAN, Proto: eveProtocol(c.Proto), In: c.In[a], number: c.Proto,
 		SrcIP: text(c.Addr[a]), DestIP: text(c.Addr[b]), Verdict: f.verdict, Reason: f.reason, Tier: f.tier,
 		Start: timestamp(c.First), End: timestamp(c.Last), Refused: f.refused,
 		Packets: [2]uint64{c.Packets[a], c.Packets[b]}, Bytes: [2]uint64{c.Bytes[a], c.Bytes[b]},
@@ -384,4 +393,16 @@ func dash(s string) string {
 // timestamp writes a capture's time as EVE does, in UTC.
 func timestamp(ns uint64) string {
 	return time.Unix(0, int64(ns)).UTC().Format("2006-01-02T15:04:05.000000000Z07:00")
+}
+
+// eveProtocol names an IP protocol as Suricata's EVE does; one without a name is its number in three
+// digits.
+func eveProtocol(number uint8) string {
+	switch name, known := protocolNames[number]; {
+	case number == packet.ProtoICMPv6:
+		return "IPv6-ICMP"
+	case known:
+		return strings.ToUpper(name)
+	}
+	return fmt.Sprintf("%03d", number)
 }
