@@ -1,17 +1,4 @@
-// Package bench is the engine of the bench verbs: it measures this project's own paths beside peers
-// that do the same work, in the same run, and says how.
-//
-// Its contract:
-//
-//   - Every benchmark yields one object: name, environment, results. Field names and units are those
-//     that `softdpu bench NAME -o json` documents; they are relied on from outside.
-//   - Ours and the peer's rounds alternate, and a ratio is the median of paired rounds, so that a noisy
-//     machine disturbs both alike.
-//   - After each scenario the counters must show that every packet took the path that the scenario's
-//     name says; else the benchmark fails instead of printing a number.
-//   - The program that is measured is the one that `softdpu run` loads. Its tag stands in the result.
-//   - Everything that a peer runs with (rule files, command lines, version) stands in the result or is
-//     printed by --show-peer.
-//   - It works in network namespaces of its own, never on the machine's devices, and keeps to the time
-//     that each benchmark is given.
+// Package bench measures: the packet path without a network (XDP), the gateway on real devices beside
+// the kernel (Gateway). Every figure comes as a Result with its spread, every report with the
+// circumstances under which it was taken. Methods and what the figures were are in docs/BENCHMARKS.md.
 package bench

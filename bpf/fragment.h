@@ -20,7 +20,8 @@ static __always_inline struct fragment_group *fragment_group(const struct packet
 	}
 	h = (h ^ ((__u64)p->frag_id << 32 | (__u32)p->domain << 16 | p->frag_proto << 8 | p->family)) *
 	    0xc4ceb9fe1a85ec53ull;
-	index = h >> 32 & fragment_mask;
+	h ^= h >> 29;
+	index = h * 0x9E3779B97F4A7C15ull >> 40 & fragment_mask;
 	return bpf_map_lookup_elem(&fragments, &index);
 }
 
@@ -99,7 +100,7 @@ static __always_inline int take_range(struct fragment *f, __u32 start, __u32 end
 __noinline int fragment_known(struct packet *p)
 {
 	int reason = REASON_FRAGMENT_NO_FIRST;
-	__u32 at = FRAGMENT_SLOTS;
+	__u32 at = FRAGMENT_SLOTS, rule = 0;
 	struct fragment_group *g;
 
 	if (!p)
@@ -124,13 +125,20 @@ __noinline int fragment_known(struct packet *p)
 
 			if (range)
 				reason = range;
+			else
+				rule = f->rule;
 		}
-		p->verdict = f->rule;
+		if (f->transport == IPPROTO_ICMP || f->transport == IPPROTO_ICMPV6) {
+			/* should the flow be judged again: what its first packet most likely was */
+			p->icmp_type = p->family == 4 ? 8 : 128;
+			p->icmp_code = 0;
+		}
 		p->sport = f->sport;
 		p->dport = f->dport;
 		p->proto = f->transport;
 	}
 	bpf_spin_unlock(&g->lock);
+	p->verdict = reason ? rule : 0;
 	return reason;
 }
 

@@ -17,12 +17,12 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 		return REASON_FLOW_GONE;
 	if (p->zone != (p->opener ? f->core->from : f->core->to) && p->kind != PACKET_ERROR)
 		return REASON_WRONG_ZONE;
-	if (p->word & WORD_FLAG_MARKED && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
-		return REASON_FLOW_GONE;
 	if ((__s32)(f->core->epoch - epoch) < 0)
 		rejudge(f->core, f->counts, p);
 	if (p->word & WORD_FLAG_REVOKED)
 		return REASON_POLICY_REVOKED;
+	if (p->word & WORD_FLAG_MARKED && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
+		return REASON_FLOW_GONE;
 	if (p->kind == PACKET_ERROR) {
 		f->count->packets++;
 		f->count->bytes += p->ip_len;
@@ -117,7 +117,7 @@ int guard(struct __sk_buff *skb)
 	if (!gw || !s)
 		return TC_ACT_SHOT;
 	p = &s->packet;
-	__builtin_memset(p, 0, sizeof(*p));
+	clear_packet(p);
 	port = port_of(skb->ifindex, gw);
 	if (!port) {
 		count_reason(REASON_INTERNAL, skb->len);

@@ -14,7 +14,7 @@ static __always_inline int parse_quoted(void *ctx, enum hook hook, struct packet
 	__be32 src[4] = {}, dst[4] = {};
 	__be16 sport = 0, dport = 0, h[4];
 	int malformed, reason;
-	__u8 type, proto;
+	__u8 proto;
 	union {
 		struct iphdr v4;
 		struct ipv6hdr v6;
@@ -51,18 +51,15 @@ static __always_inline int parse_quoted(void *ctx, enum hook hook, struct packet
 		return malformed;
 	if (reason == REASON_FRAGMENT_NO_FIRST)
 		return REASON_ICMP_NO_FLOW;
-	type = *(__u8 *)h;
 	if (proto == IPPROTO_TCP || proto == IPPROTO_UDP) {
 		sport = h[0];
 		dport = h[1];
 	} else if (proto == (p->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6)) {
-		if (p->family == 4 ? type == 8 || type == 13 : type == 128)
-			sport = h[2];
-		else if (p->family == 4 ? type == 0 || type == 14 : type == 129)
-			dport = h[2];
-		else
+		p->icmp_type = ((__u8 *)h)[0];
+		p->icmp_code = ((__u8 *)h)[1];
+		if (p->family == 4 ? p->icmp_type != 8 && p->icmp_type != 13 : p->icmp_type != 128)
 			return REASON_ICMP_NO_FLOW;
-		p->icmp_type = type;
+		sport = h[2];
 	} else if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		return REASON_ICMP_NO_FLOW;
 	}

@@ -69,7 +69,7 @@ __noinline int emit_packet(const struct packet *p, __u32 rule, __u32 kind, __u32
 }
 
 /* Writes the end of a flow that gave way to a new one. */
-static __always_inline void emit_end(const struct packet *p, const struct flow_core *core,
+static __always_inline void emit_end(__u8 proto, const struct packet *p, const struct flow_core *core,
 				     const struct flow_count *count, const __be32 *lo, const __be32 *hi,
 				     __u32 words, __be16 lo_port, __be16 hi_port)
 {
@@ -86,7 +86,7 @@ static __always_inline void emit_end(const struct packet *p, const struct flow_c
 	__builtin_memset(e, 0, sizeof(*e));
 	e->kind = EVENT_FLOW_END;
 	e->family = p->family;
-	e->proto = p->proto;
+	e->proto = proto;
 	e->state = state_of(core->word);
 	e->rule = rule;
 	for (int i = 0; i < 4; i++) {
@@ -195,7 +195,7 @@ static __always_inline __u16 query(const struct packet *p)
 
 /* Asks the classifier about the opening packet of p's flow: p itself, or its mirror image if the
  * opener is the other end. */
-static __noinline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to, __u16 context)
+static __always_inline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to, __u16 context)
 {
 	struct scratch *s = scratch();
 	struct classify_key *key;
@@ -281,6 +281,12 @@ __noinline int rejudge(struct flow_core *core, const struct flow_counts *counts,
 		count_rule(rule, -packets, -bytes);
 		core->rule = (core->rule & ~VERDICT_RULE_MASK) | rule;
 	}
+	if (p->word & WORD_FLAG_REVOKED) {
+		struct table_counter *t = table_counter();
+
+		if (t)
+			t->revived++;
+	}
 	change_flags(core, &p->word, WORD_FLAG_REVOKED | WORD_FLAG_LOG,
 		     verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0);
 	return REASON_NONE;
@@ -295,7 +301,8 @@ static __always_inline bool opens_tcp(const struct packet *p, __u32 verdict)
 	return verdict & VERDICT_MIDSTREAM && flags & TCP_ACK && !(flags & (TCP_SYN | TCP_RST));
 }
 
-static __always_inline int after_insert(int result, const struct packet *p, struct scratch *s)
+/* Counts how creation ended. */
+static __always_inline int after_insert(int result)
 {
 	struct table_counter *t = table_counter();
 
@@ -309,8 +316,6 @@ static __always_inline int after_insert(int result, const struct packet *p, stru
 		t->evicted++;
 		break;
 	case INSERT_REVIVED:
-		t->revived++;
-		break;
 	case INSERT_CREATED:
 		break;
 	case INSERT_EXISTS:
@@ -322,26 +327,29 @@ static __always_inline int after_insert(int result, const struct packet *p, stru
 		return REASON_INTERNAL;
 	}
 	t->created++;
-	if (result == INSERT_EVICTED || result == INSERT_REVIVED) {
-		if (p->family == 4) {
-			struct flow4 *g = &s->gone4;
-
-			count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
-				   g->count[0].bytes + g->count[1].bytes);
-			if (g->core.word & WORD_FLAG_LOG)
-				emit_end(p, &g->core, g->count, &g->key.lo, &g->key.hi, 1, g->key.lo_port,
-					 g->key.hi_port);
-		} else {
-			struct flow6 *g = &s->gone6;
-
-			count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
-				   g->count[0].bytes + g->count[1].bytes);
-			if (g->core.word & WORD_FLAG_LOG)
-				emit_end(p, &g->core, g->count, g->key.lo, g->key.hi, 4, g->key.lo_port,
-					 g->key.hi_port);
-		}
-	}
 	return REASON_NONE;
+}
+
+/* The flow in scratch->gone* had to give way: its counts go to its rule, its end is told. */
+static __always_inline void credit_gone(const struct packet *p, struct scratch *s)
+{
+	if (p->family == 4) {
+		struct flow4 *g = &s->gone4;
+
+		count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
+			   g->count[0].bytes + g->count[1].bytes);
+		if (g->core.word & WORD_FLAG_LOG)
+			emit_end(g->key.proto, p, &g->core, g->count, &g->key.lo, &g->key.hi, 1, g->key.lo_port,
+				 g->key.hi_port);
+	} else {
+		struct flow6 *g = &s->gone6;
+
+		count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
+			   g->count[0].bytes + g->count[1].bytes);
+		if (g->core.word & WORD_FLAG_LOG)
+			emit_end(g->key.proto, p, &g->core, g->count, g->key.lo, g->key.hi, 4, g->key.lo_port,
+				 g->key.hi_port);
+	}
 }
 
 /* A packet of no known flow, its zones known: asks the rules and creates the flow. */
@@ -382,15 +390,21 @@ __noinline int open_flow(struct packet *p, __u16 context)
 		o->hash = hash4(&s->key4);
 		if (o->side)
 			o->flags |= WORD_FLAG_HI_OPENED;
+		if (p->revive && close_overflow4(&s->key4, s))
+			credit_gone(p, s);
 		result = insert4(&s->key4, o, p, s);
 	} else {
 		o->side = key_of6(&s->key6, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		o->hash = hash6(&s->key6);
 		if (o->side)
 			o->flags |= WORD_FLAG_HI_OPENED;
+		if (p->revive && close_overflow6(&s->key6, s))
+			credit_gone(p, s);
 		result = insert6(&s->key6, o, p, s);
 	}
-	reason = after_insert(result, p, s);
+	reason = after_insert(result);
+	if (result == INSERT_EVICTED || result == INSERT_REVIVED)
+		credit_gone(p, s);
 	if (!reason && result != INSERT_EXISTS && verdict & VERDICT_LOG)
 		emit_packet(p, o->rule, EVENT_FLOW_START, REASON_NONE);
 	return reason;

@@ -39,46 +39,54 @@ enum packet_kind {
 #define FRAG_FIRST 1
 #define FRAG_LATER 2
 
-/* One packet and what was found out about it. Offsets count from the start of the frame. */
+/* One packet and what was found out about it. Offsets count from the start of the frame. Fields up to
+ * `leg` start as zero, the others with whatever the packet before left. */
 struct packet {
 	__be32 src[4], dst[4]; /* IPv4: first element, others 0 */
-	__be32 frag_id; /* valid iff frag */
+	__u32 verdict; /* classify()'s answer, or the flow's rule */
+	__be16 sport, dport; /* of the flow key, in this packet's direction */
+	__u16 vlan; /* outer VLAN id, 0 = none */
+	__u16 nexthop;
+	__u8 kind; /* enum packet_kind */
+	__u8 frag; /* FRAG_* or 0 */
+	__u8 tags; /* VLAN tags */
+	__u8 tcp_flags; /* without PSH, ECE, CWR */
+	__u8 revive; /* a SYN that may take the place of a closed flow */
+	__u8 pass; /* 1 + enum pass_cause, 0 = not for the kernel */
+	__u8 family; /* 4, 6; 0 if not IP */
+	__u8 leg; /* 1 + leg of its flow that it came by, 0 = no flow met */
+
+	__u64 word; /* of its flow, as last read */
 	__u32 seq, ack; /* valid iff proto is TCP and not FRAG_LATER */
+	__be32 frag_id; /* valid iff frag */
 	__u32 tick;
 	__u16 l3, l4;
 	__u16 ip_len; /* IP header and payload */
 	__u16 l4_len; /* transport header and payload, of this fragment */
 	__u16 frag_off, frag_len; /* bytes of the datagram's payload; valid iff frag */
-	__u16 win;
 	__u16 l4_data; /* offset of TCP's payload from l4; valid iff TCP */
-	__be16 sport, dport; /* of the flow key, in this packet's direction */
+	__u16 win; /* valid iff TCP */
 	__u16 domain;
-	__u16 vlan; /* outer VLAN id, 0 = none */
 	__be16 ethertype; /* behind the tags */
-	__u8 family;
 	__u8 proto; /* of the transport header */
-	__u8 kind; /* enum packet_kind */
 	__u8 ttl;
-	__u8 tcp_flags; /* without PSH, ECE, CWR */
 	__u8 wscale; /* valid iff SYN */
-	__u8 icmp_type, icmp_code;
-	__u8 frag; /* FRAG_* or 0 */
+	__u8 icmp_type, icmp_code; /* valid iff ICMP or ICMPv6 */
 	__u8 frag_proto; /* protocol of the fragment's key; valid iff frag */
-	__u8 more; /* more fragments follow */
+	__u8 more; /* more fragments follow; valid iff frag */
 	__u8 df; /* may not be fragmented */
-	__u8 tags; /* VLAN tags */
 	__u8 zone; /* of arrival */
+	__u8 to; /* zone of egress; valid once routed */
 	__u8 group_mac; /* the frame is for a group address */
-	__u8 revive; /* a SYN that may take the place of a closed flow */
-	/* what was decided */
-	__u64 word; /* of its flow, as last read */
-	__u8 opener; /* it comes from the end that opened the flow */
-	__u8 pad[3];
-	__u32 verdict; /* classify()'s answer */
-	__u16 nexthop;
-	__u8 to; /* zone of egress */
-	__u8 pass; /* 1 + enum pass_cause, 0 = not for the kernel */
+	__u8 opener; /* it comes from the end that opened its flow */
+	__u8 unroutable; /* its source address is of its own link only */
+	__u8 pad[7];
 };
+
+static __always_inline void clear_packet(struct packet *p)
+{
+	__builtin_memset(p, 0, offsetof(struct packet, leg) + 1);
+}
 
 /* linux/icmp.h needs the C library */
 struct icmp_header {
@@ -227,7 +235,7 @@ static __always_inline int parse_ipv4(void *ctx, enum hook hook, void *data, voi
 	if ((void *)(ip + 1) > data_end || ip->version != 4)
 		return REASON_MALFORMED_IPV4;
 	ihl = ip->ihl * 4;
-	len = bpf_ntohs(ip->tot_len);
+	len = bpf_ntohs(ip->tot_len) & 0xffff; /* Linux 6.1 forgets the range of a swap */
 	if (ihl < sizeof(*ip) || len < ihl)
 		return REASON_MALFORMED_IPV4;
 	if ((void *)ip + len > data_end && p->l3 + len > frame_length(ctx, hook))
@@ -254,6 +262,7 @@ static __always_inline int parse_ipv4(void *ctx, enum hook hook, void *data, voi
 		     (s >> 24 == 0 && (s || d != 0xffffffff))))
 		return REASON_MARTIAN;
 
+	p->unroutable = s == 0;
 	p->src[0] = ip->saddr;
 	p->dst[0] = ip->daddr;
 	p->ip_len = len;
@@ -331,12 +340,12 @@ static __always_inline int walk_extensions(void *ctx, enum hook hook, struct pac
 				return c->quoted ? REASON_FRAGMENT_NO_FIRST : REASON_NONE;
 			}
 		}
-		if (nh == 43 && h[2] == 0 && h[3] != 0)
-			return REASON_IPV6_ROUTING_HEADER;
 		c->next = h[0];
 		c->at += len;
 		if (c->at > c->end)
 			return REASON_MALFORMED_IPV6_EXTENSION;
+		if (nh == 43 && h[2] == 0 && h[3] != 0)
+			return REASON_IPV6_ROUTING_HEADER;
 	}
 	return REASON_MALFORMED_IPV6_EXTENSION;
 }
@@ -385,7 +394,7 @@ static __always_inline int parse_ipv6(void *ctx, enum hook hook, void *data, voi
 
 	if ((void *)(ip + 1) > data_end || ip->version != 6)
 		return REASON_MALFORMED_IPV6;
-	len = bpf_ntohs(ip->payload_len);
+	len = bpf_ntohs(ip->payload_len) & 0xffff; /* Linux 6.1 forgets the range of a swap */
 	if ((void *)(ip + 1) + len > data_end &&
 	    p->l3 + sizeof(*ip) + len > frame_length(ctx, hook))
 		return REASON_MALFORMED_IPV6;
@@ -393,6 +402,7 @@ static __always_inline int parse_ipv6(void *ctx, enum hook hook, void *data, voi
 		return REASON_MALFORMED_IPV6;
 	__builtin_memcpy(p->src, &ip->saddr, 16);
 	__builtin_memcpy(p->dst, &ip->daddr, 16);
+	p->unroutable = linklocal6(p->src);
 	p->ip_len = len + sizeof(*ip);
 	p->ttl = ip->hop_limit;
 	p->df = 1;

@@ -249,9 +249,7 @@ static __always_inline int route(struct xdp_md *ctx, struct packet *p, struct po
 	reason = simulate ? sim_route(p) : fib_route(ctx, p, port);
 	if (reason || p->to == ZONE_HOST)
 		return reason;
-	if (p->family == 4 ? !p->src[0] : linklocal6(p->src))
-		return REASON_MARTIAN;
-	return REASON_NONE;
+	return p->unroutable ? REASON_MARTIAN : REASON_NONE;
 }
 
 #endif

@@ -102,6 +102,7 @@ static __always_inline void F(refer)(struct flow_ref *ref, FLOW *f, __u32 side, 
 {
 	side &= 1;
 	p->word = load(&f->core.word);
+	p->leg = 1 + side;
 	p->opener = side == !!(p->word & WORD_FLAG_HI_OPENED);
 	ref->core = &f->core;
 	ref->counts = (void *)f->count;
@@ -278,6 +279,26 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 			__sync_fetch_and_add(&gw->half_open, -1);
 	}
 	return result;
+}
+
+/* Takes a closed flow out of the overflow table, so that the connection can open anew in a slot. True:
+ * it is left in scratch->F(gone). */
+static __always_inline bool F(close_overflow)(const KEY *key, struct scratch *scratch)
+{
+	struct gateway_state *gw = gateway_state();
+	FLOW *f;
+
+	if (!gw || !gw->F(overflow))
+		return false;
+	f = bpf_map_lookup_elem(&F(overflow), key);
+	if (!f)
+		return false;
+	__builtin_memcpy(&scratch->F(gone), f, sizeof(*f));
+	if (bpf_map_delete_elem(&F(overflow), key))
+		return false;
+	__sync_fetch_and_add(&gw->F(overflow), -1);
+	__sync_fetch_and_add(&gw->flows, -1);
+	return true;
 }
 
 #undef NO_SLOT

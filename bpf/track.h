@@ -102,11 +102,11 @@ static __always_inline int track_syn_sent(struct flow_core *core, struct leg *d,
 		if (d->flags & r->flags & LEG_WSCALE_SEEN)
 			r->win = (r->win + (1u << (r->flags & LEG_WSCALE_MASK)) - 1) >>
 				 (r->flags & LEG_WSCALE_MASK);
+		r->flags |= LEG_WINDOW;
 		d->win = stored_window(d, r, p);
-		if (flags & TCP_ACK) {
+		d->flags |= LEG_WINDOW;
+		if (flags & TCP_ACK)
 			d->ack = p->ack;
-			d->flags |= LEG_WINDOW;
-		}
 		return REASON_NONE;
 	}
 	if (flags & TCP_FIN)
@@ -123,10 +123,10 @@ static __always_inline int track_fin(struct flow_core *core, struct leg *d, stru
 {
 	__u32 end = p->seq + (p->l4_len - p->l4_data) + 1;
 
-	if (r->flags & LEG_WINDOW && (__s32)(end - r->ack) <= 0)
-		return REASON_NONE;
-	if (!in_window(end, r, d))
-		return REASON_TCP_WINDOW;
+	if (!in_window(end, r, d)) {
+		/* an old one once more */
+		return (__s32)(end - r->ack) <= 0 ? REASON_NONE : REASON_TCP_WINDOW;
+	}
 	d->flags |= LEG_FIN;
 	return changed(change_state(core, &p->word, r->flags & LEG_FIN ? FLOW_TIME_WAIT : FLOW_FIN_WAIT));
 }

@@ -197,22 +197,28 @@ static __always_inline int reroute(struct xdp_md *ctx, struct packet *p, struct 
 static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct port *port,
 				 const struct gateway_state *gw, struct flow_ref *f, struct nexthop **out)
 {
-	bool inlined = port->flags & PORT_INLINE, error = p->kind == PACKET_ERROR;
+	bool inlined = port->flags & PORT_INLINE, error = p->kind == PACKET_ERROR, wrong;
 	struct leg *leg = f->leg;
 	struct nexthop *hop;
 	int reason = REASON_NONE;
 
+	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 	if (unlikely(state_of(p->word) == FLOW_FREE))
 		return REASON_FLOW_GONE;
-	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
-	if (unlikely(p->zone != (p->opener ? f->core->from : f->core->to)))
+	wrong = p->zone != (p->opener ? f->core->from : f->core->to);
+	if (unlikely(wrong && !error))
 		return REASON_WRONG_ZONE;
-	if (unlikely(p->word & WORD_FLAG_MARKED) && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
-		return REASON_FLOW_GONE;
 	if (unlikely((__s32)(f->core->epoch - epoch) < 0))
 		rejudge(f->core, f->counts, p);
-	if (unlikely(p->word & WORD_FLAG_REVOKED))
-		return error ? REASON_ICMP_NO_FLOW : REASON_POLICY_REVOKED;
+	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
+	if (unlikely(p->word & (WORD_FLAG_REVOKED | WORD_FLAG_MARKED))) {
+		if (p->word & WORD_FLAG_REVOKED)
+			return error ? REASON_ICMP_NO_FLOW : REASON_POLICY_REVOKED;
+		if (!change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
+			return REASON_FLOW_GONE;
+	}
+	if (unlikely(wrong))
+		return REASON_WRONG_ZONE;
 
 	p->nexthop = leg->nexthop;
 	hop = nexthop_at(p->nexthop);
@@ -340,6 +346,8 @@ static __always_inline void report(const struct packet *p, int reason)
 	s->result.action = action_of(p->verdict);
 	s->result.pass = reason ? 0 : p->pass;
 	s->result.nexthop = p->nexthop;
+	s->result.leg = p->leg;
+	s->result.word = p->leg ? p->word : 0;
 }
 
 static __always_inline struct port *arrival_port(struct xdp_md *ctx, const struct gateway_state *gw)
@@ -359,16 +367,18 @@ static __always_inline int send(struct xdp_md *ctx, struct packet *p, const stru
 	if (port->flags & PORT_FIX_CHECKSUM && p->kind < PACKET_ND &&
 	    checksum_missing((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
 		complete_checksum(ctx, p);
-	if (!(port->flags & PORT_INLINE) && rewrite(ctx, p, hop->dst, hop->src))
+	if (!(port->flags & PORT_INLINE) && rewrite(ctx, p, hop->dst, hop->src)) {
+		count_reason(REASON_INTERNAL, p->ip_len);
 		return XDP_DROP;
+	}
 	return bpf_redirect_map(&devices, hop->port, 0);
 }
 
 /* Everything behind the parser. A global function, so that the verifier looks at it once and not once
  * for each way through the parser. */
-__noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port, int reason)
+__noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
+		       const struct gateway_state *gw, int reason)
 {
-	struct gateway_state *gw = gateway_state();
 	struct nexthop *hop = NULL;
 
 	if (!p || !port || !gw)
@@ -384,7 +394,8 @@ __noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port, 
 		if (p->frag == FRAG_FIRST && reason == REASON_FRAGMENT_NO_FIRST)
 			reason = REASON_NONE;
 		if (reason) {
-			count_rule(p->verdict & VERDICT_RULE_MASK, 1, p->ip_len);
+			if (p->verdict)
+				count_rule(p->verdict, 1, p->ip_len);
 			goto out;
 		}
 	}
@@ -401,7 +412,7 @@ out:
 	if (unlikely(!hop)) {
 		hop = nexthop_at(p->nexthop);
 		if (!hop)
-			return XDP_DROP;
+			return refuse(ctx, p, port, REASON_INTERNAL);
 	}
 	return send(ctx, p, port, hop);
 }
@@ -433,14 +444,14 @@ int softdpu(struct xdp_md *ctx)
 	if (!gw || !s)
 		return XDP_DROP;
 	p = &s->packet;
-	__builtin_memset(p, 0, sizeof(*p));
+	clear_packet(p);
 	port = arrival_port(ctx, gw);
 	if (unlikely(!port)) {
 		count_reason(REASON_INTERNAL, ctx->data_end - ctx->data);
 		return XDP_DROP;
 	}
 	p->tick = now_tick();
-	return forward(ctx, p, port, parse(ctx, p, port));
+	return forward(ctx, p, port, gw, parse(ctx, p, port));
 }
 
 /* What is attached to every port and never replaced. */

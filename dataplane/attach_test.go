@@ -165,6 +165,9 @@ func TestAttachGivesEverythingBack(t *testing.T) {
 			switch6 := "ipv6/conf/all/forwarding"
 			if p.kernel.force6 && before[filepath.Join(procSysNet, "ipv6/conf/lan/force_forwarding")] != "" {
 				switch6 = "ipv6/conf/lan/force_forwarding"
+				if got := g.sysctl(t, "ipv6/conf/wan/forwarding"); got != "1" {
+					t.Errorf("without ipv6/conf/wan/forwarding the kernel answers no route look-up")
+				}
 			}
 			if got := g.sysctl(t, switch6); got != "1" {
 				t.Errorf("%s is %s, want 1", switch6, got)

@@ -76,7 +76,9 @@ func (p *Plane) setForwarding() error {
 	return nil
 }
 
-// forwardDevice turns on the switches of one device; for IPv6 the one of all devices where it has none.
+// forwardDevice turns on the switches of one device. For IPv6 there are two: `forwarding` lets
+// bpf_fib_lookup answer, `force_forwarding` lets the kernel forward what XDP hands it. Without the
+// second (before Linux 6.17) only the switch of all devices does that.
 func (p *Plane) forwardDevice(dev string) error {
 	if err := p.setSysctl(filepath.Join("ipv4/conf", dev, "forwarding"), "1"); err != nil {
 		return err
@@ -88,7 +90,23 @@ func (p *Plane) forwardDevice(dev string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return p.setForwarding6()
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	p.noteRouterAdvertisements(dev)
+	return p.setSysctl(filepath.Join("ipv6/conf", dev, "forwarding"), "1")
+}
+
+// noteRouterAdvertisements says what forwarding takes from a device that had its route from them.
+func (p *Plane) noteRouterAdvertisements(dev string) {
+	for _, port := range p.ports {
+		if port.Device != dev {
+			continue
+		}
+		if ra, err := readSysctl(filepath.Join("ipv6/conf", dev, "accept_ra")); err == nil && ra == "1" {
+			port.note("IPv6 forwarding is on, so the kernel takes no router advertisements here: set net.ipv6.conf.%s.accept_ra to 2 if its default route comes from them", dev)
+		}
+	}
 }
 
 // setForwarding6 turns on the switch of all devices, which writes every device's own: those are
@@ -126,8 +144,8 @@ func (p *Plane) setForwarding6() error {
 		return errors.Join(errs...)
 	})
 	for _, port := range p.ports {
-		if ra, err := readSysctl(filepath.Join(dir, port.Device, "accept_ra")); err == nil && ra == "1" && !port.Inline() {
-			port.note("IPv6 forwarding is on, so the kernel takes no router advertisements here: set net.ipv6.conf.%s.accept_ra to 2 if its default route comes from them", port.Device)
+		if !port.Inline() {
+			p.noteRouterAdvertisements(port.Device)
 		}
 	}
 	return p.setSysctl(filepath.Join(dir, "all/forwarding"), "1")

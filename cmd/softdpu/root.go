@@ -32,12 +32,13 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 	lab := newLabCommand(env)
 	lab.AddCommand(newDemoCommand(env))
 	root.AddCommand(
+		newBenchCommand(env),
+		newExplainCommand(env),
 		newDropsCommand(env),
 		newFlowsCommand(env),
 		lab,
 		newRulesCommand(env),
 		newRunCommand(env),
-		newExplainCommand(env),
 		newPolicyCommand(env),
 		newSimCommand(env),
 		newVersionCommand(env),

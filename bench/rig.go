@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+	"github.com/softdpu/softdpu/testenv"
+)
+
+// rig is a gateway of its own in a lab of its own: the packet path that `run` loads, under a policy,
+// with routes to wide networks behind the client and behind the server.
+//
+//	clients 10.128.0.0/9, fd20::/32 -- c0 | lan  gateway  wan | s0 -- servers 10.64.0.0/10, fd30::/32
+type rig struct {
+	lab           *testenv.Lab
+	gw            *testenv.Namespace
+	plane         *dataplane.Plane
+	stop          func() error // of the route watcher
+	lan, wan      dataplane.Port
+	client, serve [6]byte // MACs of c0 and s0
+}
+
+const rigPrefix = "sdpu-bench"
+
+// newRig builds the rig. The caller closes it.
+func newRig(options dataplane.Options, policy string) (r *rig, err error) {
+	compiled, acl, err := compile(policy)
+	if err != nil {
+		return nil, err
+	}
+	r = &rig{stop: func() error { return nil }}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close())
+		}
+	}()
+	if r.lab, err = testenv.Up("client-server", testenv.Options{Prefix: rigPrefix}); err != nil {
+		return r, err
+	}
+	if r.gw, err = r.lab.Namespace("gw"); err != nil {
+		return r, err
+	}
+	if r.client, err = r.mac("client", "c0"); err != nil {
+		return r, err
+	}
+	if r.serve, err = r.mac("server", "s0"); err != nil {
+		return r, err
+	}
+	options.Rules = len(compiled.Rules)
+	return r, r.gw.Do(func() error { return r.start(options, compiled, acl) })
+}
+
+func (r *rig) mac(node, device string) (mac [6]byte, err error) {
+	ns, err := r.lab.Namespace(node)
+	if err != nil {
+		return mac, err
+	}
+	hw, err := ns.MAC(device)
+	copy(mac[:], hw)
+	return mac, err
+}
+
+func (r *rig) start(options dataplane.Options, compiled *firewall.Compiled, acl *flowtable.ACL) (err error) {
+	if r.plane, err = dataplane.Open(options); err != nil {
+		return err
+	}
+	err = r.plane.Publish(dataplane.Generation{Epoch: 1, ACL: acl, Rules: len(compiled.Rules) - 1})
+	if err != nil {
+		return err
+	}
+	var ports []dataplane.PortConfig
+	for _, name := range []string{"lan", "wan"} {
+		zone, _ := compiled.ZoneOf(name, 0)
+		port := dataplane.PortConfig{Name: name, Device: name, Zone: zone, FixOffloads: true}
+		if zone, ok := compiled.ZoneOf(name, rigVLAN); ok {
+			port.VLANs = map[uint16]uint8{rigVLAN: zone}
+		}
+		ports = append(ports, port)
+	}
+	if err := r.plane.Attach(ports); err != nil {
+		return err
+	}
+	r.lan, r.wan = r.plane.Ports()[0], r.plane.Ports()[1]
+	for _, route := range []struct{ network, gateway, device string }{
+		{"10.128.0.0/9", "10.10.1.2", "lan"}, {"10.64.0.0/10", "10.10.2.2", "wan"},
+		{"fd20::/32", "fd10:1::2", "lan"}, {"fd30::/32", "fd10:2::2", "wan"},
+	} {
+		if err := r.route(route.network, route.gateway, route.device); err != nil {
+			return err
+		}
+	}
+	routes, err := r.plane.WatchRoutes()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- routes.Run(ctx) }()
+	r.stop = func() error { cancel(); return <-done }
+	return nil
+}
+
+// route adds a route and a permanent neighbour for its gateway, so that nothing has to be resolved.
+func (r *rig) route(network, gateway, device string) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", device, err)
+	}
+	mac := r.client
+	if device == "wan" {
+		mac = r.serve
+	}
+	hop := netip.MustParseAddr(gateway)
+	err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+		IP: hop.AsSlice(), HardwareAddr: net.HardwareAddr(mac[:])})
+	if err != nil {
+		return fmt.Errorf("set neighbour %s: %w", gateway, err)
+	}
+	_, dst, err := net.ParseCIDR(network)
+	if err == nil {
+		err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: hop.AsSlice()})
+	}
+	if err != nil {
+		return fmt.Errorf("add route to %s: %w", network, err)
+	}
+	return nil
+}
+
+func (r *rig) close() error {
+	err := r.stop()
+	if r.plane != nil {
+		err = errors.Join(err, r.plane.Close())
+	}
+	if r.lab != nil {
+		_, e := testenv.Down(rigPrefix)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+func compile(policy string) (*firewall.Compiled, *flowtable.ACL, error) {
+	parsed, err := firewall.Parse([]firewall.Source{{Name: "bench.yaml", Text: []byte(policy)}}, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	compiled, err := firewall.Compile(parsed, firewall.CompileOptions{Now: time.Now(), Ports: []string{"lan", "wan"}})
+	if err != nil {
+		return nil, nil, err
+	}
+	acl, err := flowtable.CompileACL(compiled.Entries)
+	return compiled, acl, err
+}
+
+// pin keeps the calling goroutine on one CPU until the function that it returns is called.
+func pin(cpu int) (func(), error) {
+	runtime.LockOSThread()
+	var before, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("read CPU affinity: %w", err)
+	}
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("pin to CPU %d: %w", cpu, err)
+	}
+	return func() {
+		unix.SchedSetaffinity(0, &before)
+		runtime.UnlockOSThread()
+	}, nil
+}

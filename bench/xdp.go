@@ -1,0 +1,542 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// XDPOptions of `bench xdp`. The zero value is a full run.
+type XDPOptions struct {
+	Rounds   int      // of each scenario; 0 = 15
+	Seed     uint64   // of flows and their order; 0 = 1
+	Only     []string // scenarios by name; empty = all
+	Progress func(string)
+}
+
+const (
+	rigVLAN    = 10
+	xdpFlowMax = 1 << 20
+	traceMin   = 1 << 16
+)
+
+// scenario is one way through the packet path.
+type scenario struct {
+	name  string
+	limit float64 // ns over empty, 0 = none is set
+	flows int     // connections that must be established
+	conn  func(i int) conn
+	// frame of round i; c is the connection of that round
+	spec   func(i int, c conn, rig *rig) frameSpec
+	rounds int // packets in one measurement
+	// outcome of every packet, checked against counters after each measurement
+	reason  bpf.XDPReason // drop, or REASON_NONE: sent
+	creates bool          // every packet creates a flow, which is taken away again
+	oneWay  bool          // the other side never answers
+	random  bool          // visit connections in random order; else in the order of i
+}
+
+func scenarios() []scenario {
+	v4 := func(proto int) func(i int) conn {
+		return func(i int) conn {
+			u := uint32(i) * 2654435761
+			return conn{src: ip4(10<<24 | 1<<23 | u&0x7fffff), dst: ip4(10<<24 | 1<<22 | uint32(i)&0x3fffff>>3),
+				sport: uint16(1024 + i%60000), dport: 443, tcp: proto == 6 || proto == 0 && i%2 == 0}
+		}
+	}
+	v6 := func(i int) conn {
+		return conn{src: ip6(0xfd20, i), dst: ip6(0xfd30, i>>3), sport: uint16(1024 + i%60000), dport: 443, tcp: i%2 == 0}
+	}
+	plain := func(size int) func(int, conn, *rig) frameSpec {
+		return func(i int, c conn, r *rig) frameSpec {
+			return frameSpec{dstMAC: r.lan.MAC, srcMAC: r.client, size: size, flags: flagACK, seq: 2, ack: 2}
+		}
+	}
+	return []scenario{
+		{name: "ipv4-hit", limit: 50, flows: 64, conn: v4(0), spec: plain(60), rounds: 400_000, random: true},
+		{name: "ipv4-hit-1k", flows: 1000, conn: v4(17), spec: plain(60), rounds: 400_000, random: true},
+		{name: "ipv4-hit-1m", flows: 1_000_000, conn: v4(17), spec: plain(60), rounds: 1 << 20, random: true},
+		{name: "ipv6-hit", limit: 65, flows: 64, conn: v6, spec: plain(76), rounds: 400_000, random: true},
+		{name: "drop-miss-100", limit: 200, conn: func(i int) conn {
+			c := v4(17)(i % 1000)
+			c.dport = 9 // no rule has it
+			return c
+		}, spec: plain(60), rounds: 200_000, reason: bpf.XDPReasonREASON_NO_RULE_MATCHED, random: true},
+		// the kernel here may have no VLAN devices, so that there is no way back into the VLAN
+		{name: "vlan-hit", flows: 64, oneWay: true, conn: func(i int) conn {
+			c := v4(17)(i)
+			c.dport = 444
+			return c
+		}, spec: func(i int, c conn, r *rig) frameSpec {
+			s := plain(64)(i, c, r)
+			s.vlan = rigVLAN
+			return s
+		}, rounds: 200_000, random: true},
+		{name: "fragment", flows: 0, conn: func(i int) conn {
+			c := v4(17)(i / 2 % 64)
+			c.dport = 445
+			return c
+		}, spec: func(i int, c conn, r *rig) frameSpec {
+			// first and last fragment in turn, 24 + 26 bytes of payload
+			s := plain(58)(i, c, r)
+			s.id = uint16(i / 2)
+			s.fragment = 1 << 13
+			if i%2 == 1 {
+				s.size, s.fragment = 58, 3
+			}
+			return s
+		}, rounds: traceMin},
+		{name: "malformed", conn: v4(17), spec: func(i int, c conn, r *rig) frameSpec {
+			s := plain(60)(i, c, r)
+			s.badChecksum = true
+			return s
+		}, rounds: 400_000, reason: bpf.XDPReasonREASON_MALFORMED_IPV4CHECKSUM, random: true},
+		{name: "new-flow", conn: func(i int) conn {
+			c := v4(17)(i)
+			c.dport = 446
+			return c
+		}, spec: plain(60), rounds: traceMin / 2, creates: true}, // what the million leaves room for
+	}
+}
+
+func ip4(a uint32) netip.Addr {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], a)
+	return netip.AddrFrom4(b)
+}
+
+func ip6(net uint16, i int) netip.Addr {
+	var b [16]byte
+	binary.BigEndian.PutUint16(b[0:], net)
+	binary.BigEndian.PutUint64(b[8:], uint64(i)+2)
+	return netip.AddrFrom16(b)
+}
+
+// xdpPolicy has 100 rules that no scenario's packets match but the last three, which admit them: what
+// is dropped has passed all.
+func xdpPolicy() string {
+	var b strings.Builder
+	b.WriteString(`apiVersion: softdpu/v1
+kind: Policy
+zones:
+  lan: {ports: [lan]}
+  lan10: {ports: [lan], vlans: [10]}
+  wan: {ports: [wan]}
+rules:
+`)
+	for i := range 97 {
+		fmt.Fprintf(&b, "  - {name: r%d, from: {zone: lan, addresses: [10.%d.0.0/16]}, to: {zone: wan, addresses: [10.%d.%d.0/24]}, service: tcp/%d, action: allow}\n",
+			i, i%40, 64+i%3, i, 1000+i)
+	}
+	b.WriteString(`  - {name: web, from: [lan, lan10], to: wan, service: [tcp/443-446, udp/443-446], action: allow}
+  - {name: dns, from: lan, to: wan, service: udp/53, action: allow}
+  - {name: back, from: wan, to: lan, service: tcp/22, action: allow}
+`)
+	return b.String()
+}
+
+// bedded is a scenario with its trace in the kernel.
+type bedded struct {
+	scenario
+	frame    []byte // the size of the scenario's frames
+	prologue *ebpf.Program
+	empty    *ebpf.Program
+	target   *ebpf.Map
+	coll     *ebpf.Collection
+
+	base, cost, whole []float64 // ns, one value a round
+}
+
+// XDP measures the packet path without a network: method in docs/BENCHMARKS.md.
+func XDP(ctx context.Context, o XDPOptions) (report *Report, err error) {
+	if o.Rounds == 0 {
+		o.Rounds = 15
+	}
+	if o.Seed == 0 {
+		o.Seed = 1
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	o.Progress("building the lab and the program")
+	r, err := newRig(dataplane.Options{FlowsMax: xdpFlowMax, HalfOpenShare: 1}, xdpPolicy())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	err = r.gw.Do(func() error {
+		report, err = r.benchXDP(ctx, o)
+		return err
+	})
+	return report, err
+}
+
+func (r *rig) benchXDP(ctx context.Context, o XDPOptions) (*Report, error) {
+	unpin, err := pin(1)
+	if err != nil {
+		return nil, err
+	}
+	defer unpin()
+	prog, err := r.plane.Program()
+	if err != nil {
+		return nil, err
+	}
+	defer prog.Close()
+
+	var all []*bedded
+	defer func() {
+		for _, b := range all {
+			b.coll.Close()
+		}
+	}()
+	for _, s := range scenarios() {
+		if !selected(o.Only, s.name) {
+			continue
+		}
+		o.Progress("preparing " + s.name)
+		b, err := r.bed(s, prog, o.Seed)
+		if err != nil {
+			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
+		}
+		all = append(all, b)
+	}
+	for round := -1; round < o.Rounds; round++ { // the first warms up
+		for _, b := range all {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			// The lab's own hosts send a multicast report now and then, which counters cannot tell
+			// from ours: such a round is taken again.
+			err := r.measure(b, prog, round >= 0)
+			for try := 0; err != nil && try < 3; try++ {
+				err = r.measure(b, prog, round >= 0)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", b.name, err)
+			}
+		}
+		o.Progress(fmt.Sprintf("round %d of %d", round+1, o.Rounds))
+	}
+	return r.reportXDP(all, prog, o)
+}
+
+func selected(only []string, name string) bool {
+	for _, n := range only {
+		if n == name {
+			return true
+		}
+	}
+	return len(only) == 0
+}
+
+// bed establishes the scenario's connections and lays its trace.
+func (r *rig) bed(s scenario, prog *ebpf.Program, seed uint64) (*bedded, error) {
+	for i := range s.flows {
+		if err := r.establish(s, i, prog); err != nil {
+			return nil, err
+		}
+	}
+	if s.name == "fragment" { // its first packets are fragments, which open the flows as well
+		for i := 0; i < 128; i += 2 {
+			if err := r.establish(s, i, prog); err != nil {
+				return nil, err
+			}
+		}
+	}
+	n := traceMin
+	for n < s.flows {
+		n *= 2
+	}
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return nil, err
+	}
+	b := &bedded{scenario: s}
+	for name := range spec.Programs {
+		if name != bpf.BenchProgPrologue && name != bpf.BenchProgEmpty {
+			delete(spec.Programs, name)
+		}
+	}
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	var frames []byte
+	var size int
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+		if s.flows > 0 {
+			order[i] = i % s.flows
+		}
+	}
+	if s.random {
+		rnd.Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
+	}
+	for _, i := range order {
+		c := s.conn(i)
+		start := len(frames)
+		frames = appendFrame(frames, c, s.spec(i, c, r))
+		size = len(frames) - start
+	}
+	b.frame = make([]byte, size)
+	spec.Maps[bpf.BenchMapTrace].MaxEntries = uint32(n)
+	for name, v := range map[string]uint32{bpf.BenchVarFrameSize: uint32(size+3) &^ 3, bpf.BenchVarTraceMask: uint32(n - 1)} {
+		if err := spec.Variables[name].Set(v); err != nil {
+			return nil, err
+		}
+	}
+	b.frame = make([]byte, (size+3)&^3)
+	if b.coll, err = ebpf.NewCollection(spec); err != nil {
+		return nil, err
+	}
+	b.prologue, b.empty, b.target = b.coll.Programs[bpf.BenchProgPrologue], b.coll.Programs[bpf.BenchProgEmpty], b.coll.Maps[bpf.BenchMapTarget]
+	mem, err := b.coll.Maps[bpf.BenchMapTrace].Memory()
+	if err != nil {
+		return nil, err
+	}
+	slot := make([]byte, unsafe.Sizeof(bpf.BenchTraceFrame{}))
+	for i := range n {
+		copy(slot, frames[i*size:(i+1)*size])
+		if _, err := mem.WriteAt(slot, int64(i*len(slot))); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// establish opens connection i of s and lets the other side answer, packet by packet.
+func (r *rig) establish(s scenario, i int, prog *ebpf.Program) error {
+	c := s.conn(i)
+	there := s.spec(i, c, r)
+	there.fragment, there.badChecksum = 0, false
+	back := frameSpec{dstMAC: r.wan.MAC, srcMAC: r.serve, size: there.size}
+	if there.vlan != 0 {
+		back.size -= 4
+	}
+	type step struct {
+		c       conn
+		s       frameSpec
+		ifindex uint32
+	}
+	step1, step2, step3 := step{c, there, r.lan.Index}, step{c.reply(), back, r.wan.Index}, step{c, there, r.lan.Index}
+	step1.s.flags, step1.s.seq, step1.s.ack = flagSYN, 1, 0
+	step2.s.flags, step2.s.seq, step2.s.ack = flagSYN|flagACK, 1, 2
+	steps := []step{step1, step2, step3}
+	switch {
+	case s.oneWay:
+		steps = steps[:1]
+	case !c.tcp:
+		steps = steps[:2]
+	}
+	for _, st := range steps {
+		frame := appendFrame(nil, st.c, st.s)
+		verdict, _, err := testRun(prog, frame, st.ifindex, 1)
+		if err != nil {
+			return err
+		}
+		if verdict != xdpRedirect {
+			return fmt.Errorf("establish connection %d: verdict %d instead of a redirect; drops so far:%s", i, verdict, r.drops())
+		}
+	}
+	return nil
+}
+
+// drops lists what was dropped so far, for error messages.
+func (r *rig) drops() string {
+	reasons, err := r.plane.Reasons()
+	if err != nil {
+		return " " + err.Error()
+	}
+	var b strings.Builder
+	for i, c := range reasons {
+		if c.Packets > 0 {
+			fmt.Fprintf(&b, " %s %d", bpf.XDPReason(i), c.Packets)
+		}
+	}
+	return b.String()
+}
+
+const (
+	xdpDrop     = 1
+	xdpRedirect = 4
+)
+
+// measure takes one round of a scenario beside one of the empty program, and proves by counters that
+// every packet took the path that its name says.
+func (r *rig) measure(b *bedded, prog *ebpf.Program, keep bool) error {
+	if err := b.target.Put(uint32(0), b.empty); err != nil {
+		return err
+	}
+	_, base, err := testRun(b.prologue, b.frame, r.lan.Index, b.rounds)
+	if err != nil {
+		return err
+	}
+	if err := b.target.Put(uint32(0), prog); err != nil {
+		return err
+	}
+	reasons, err := r.plane.Reasons()
+	if err != nil {
+		return err
+	}
+	passes, err := r.plane.Passes()
+	if err != nil {
+		return err
+	}
+	table, err := r.plane.TableCounters()
+	if err != nil {
+		return err
+	}
+	verdict, whole, err := testRun(b.prologue, b.frame, r.lan.Index, b.rounds)
+	if err != nil {
+		return err
+	}
+	if err := r.prove(b, verdict, reasons, passes, table); err != nil {
+		return err
+	}
+	if keep {
+		b.base = append(b.base, float64(base))
+		b.whole = append(b.whole, float64(whole))
+		b.cost = append(b.cost, float64(whole-base))
+	}
+	return nil
+}
+
+func (r *rig) prove(b *bedded, verdict uint32, reasons [bpf.XDPReasonREASON_LEN]bpf.XDPCounter, passes [bpf.XDPPassCausePASS_LEN]bpf.XDPCounter, table bpf.XDPTableCounter) error {
+	after, err := r.plane.Reasons()
+	if err != nil {
+		return err
+	}
+	for i := range after {
+		want := uint64(0)
+		if bpf.XDPReason(i) == b.reason && b.reason != bpf.XDPReasonREASON_NONE {
+			want = uint64(b.rounds)
+		}
+		if got := after[i].Packets - reasons[i].Packets; got != want {
+			return fmt.Errorf("%d of %d packets ended as %s, expected %d", got, b.rounds, bpf.XDPReason(i), want)
+		}
+	}
+	if p, err := r.plane.Passes(); err != nil || p != passes {
+		return errors.Join(err, errors.New("packets went to the kernel"))
+	}
+	want := uint32(xdpRedirect)
+	if b.reason != bpf.XDPReasonREASON_NONE {
+		want = xdpDrop
+	}
+	if verdict != want {
+		return fmt.Errorf("last verdict %d, expected %d", verdict, want)
+	}
+	now, err := r.plane.TableCounters()
+	if err != nil {
+		return err
+	}
+	created := now.Created - table.Created
+	switch {
+	case b.creates && created != uint64(b.rounds):
+		return fmt.Errorf("%d of %d packets created a flow", created, b.rounds)
+	case !b.creates && created != 0:
+		return fmt.Errorf("%d packets created a flow", created)
+	case b.creates:
+		return r.clear(b, int64(created-(now.Evicted-table.Evicted)))
+	}
+	return nil
+}
+
+// clear takes the flows away that a creating scenario left, so many of them.
+func (r *rig) clear(b *bedded, left int64) error {
+	flows := r.plane.Flows()
+	port := b.conn(0).dport
+	var network [2]byte
+	binary.BigEndian.PutUint16(network[:], port)
+	port = binary.NativeEndian.Uint16(network[:])
+	gone := int64(0)
+	for g := range flows.Groups4 {
+		for s := range flows.Groups4[g].Slot {
+			f := &flows.Groups4[g].Slot[s]
+			if f.Core.Word&0xff != 0 && (f.Key.LoPort == port || f.Key.HiPort == port) {
+				f.Core.Word &^= 0xff
+				gone++
+			}
+		}
+	}
+	flows.Gateway.Flows -= gone
+	flows.Gateway.HalfOpen -= gone
+	var half flowtable.Timeouts
+	half[bpf.XDPFlowStateFLOW_NEW] = 1
+	overflowed, err := r.plane.AgeOverflow(dataplane.NowTick()+flowtable.Ticks(time.Second), &half, func(*bpf.XDPFlow4) {}, func(*bpf.XDPFlow6) {})
+	if err != nil {
+		return err
+	}
+	gone += int64(overflowed)
+	if gone != left {
+		return fmt.Errorf("%d flows were in the table, expected %d", gone, left)
+	}
+	return nil
+}
+
+func (r *rig) reportXDP(all []*bedded, prog *ebpf.Program, o XDPOptions) (*Report, error) {
+	info, err := prog.Info()
+	if err != nil {
+		return nil, err
+	}
+	env := newEnvironment(o.Seed)
+	env.ProgramTag = info.Tag
+	env.Driver, env.XDPMode, env.Engine = "test run on "+r.lan.Kind, r.lan.Running.String(), "xdp"
+	env.Pinning = "CPU 1"
+	env.Method = "BPF_PROG_TEST_RUN; a prologue restores the frame from a trace and tail-calls the program; empty = the same prologue before an empty program, subtracted round by round"
+	report := &Report{Bench: "xdp", Environment: env}
+	var base []float64
+	by := map[string]*bedded{}
+	for _, b := range all {
+		base = append(base, b.base...)
+		by[b.name] = b
+	}
+	report.Results = append(report.Results, summarize("empty", "ns", base))
+	for _, b := range all {
+		res := summarize(b.name, "ns", b.cost)
+		if b.limit > 0 {
+			res = res.against(b.limit)
+		}
+		if k := by["ipv4-hit-1k"]; b.name == "ipv4-hit-1m" && k != nil {
+			// absolute times: the goal is one of the whole run
+			res = res.versus("ipv4-hit-1k, absolute times", b.whole, k.whole)
+		}
+		report.Results = append(report.Results, res)
+	}
+	if selected(o.Only, "scan-1m") {
+		scan, err := r.scan(o.Rounds)
+		if err != nil {
+			return nil, err
+		}
+		report.Results = append(report.Results, scan)
+	}
+	return report, nil
+}
+
+// scan times the ageing scan of the table as the scenarios left it.
+func (r *rig) scan(rounds int) (Result, error) {
+	table, err := r.plane.Table()
+	if err != nil {
+		return Result{}, err
+	}
+	var took []float64
+	var timeouts flowtable.Timeouts
+	for i := range timeouts {
+		timeouts[i] = flowtable.Ticks(24 * time.Hour) // nothing is idle: the scan alone is timed
+	}
+	for range rounds {
+		start := time.Now()
+		table.Scan(dataplane.NowTick(), &timeouts, func() {}, nil)
+		took = append(took, float64(time.Since(start).Microseconds())/1000)
+	}
+	return summarize("scan-1m", "ms", took).against(20), nil
+}
