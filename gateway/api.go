@@ -107,7 +107,8 @@ type PortStatus struct {
 	Notes        []string          `json:"notes"`
 }
 
-// TableStatus is the flow table. Created less evicted and aged is what it holds.
+// TableStatus is the flow table. It holds what was created less what was evicted and aged, and less the
+// connections that were opened anew in their own old place.
 type TableStatus struct {
 	Flows       int64  `json:"flows"`
 	FlowsMax    int64  `json:"flows_max"`
@@ -116,7 +117,7 @@ type TableStatus struct {
 	Created     uint64 `json:"created"`
 	Refused     uint64 `json:"refused"`
 	Evicted     uint64 `json:"evicted"`
-	Revived     uint64 `json:"revived"`
+	Revived     uint64 `json:"revived"` // revoked flows that the policy allowed again
 	Overflowed  uint64 `json:"overflowed"`
 	Aged        uint64 `json:"aged"`
 }

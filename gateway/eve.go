@@ -109,6 +109,9 @@ func (r *Ruleset) packetEvent(e *bpf.XDPEvent, clock eveClock) eveEvent {
 	if bpf.XDPEventKind(e.Kind) == bpf.XDPEventKindEVENT_FLOW_END {
 		out.Softdpu = r.describe("flow-end", e.Rule, e.From, e.To)
 		out.Flow.End, out.Flow.Reason = out.Timestamp, endEvicted
+		if s := flowState(e.State); s == flowTimeWait || s == flowClosed {
+			out.Flow.Reason = endClosed // and the same connection was opened anew
+		}
 		return out
 	}
 	out.Softdpu = r.describe("flow-start", e.Rule, e.From, e.To)

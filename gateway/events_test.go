@@ -95,6 +95,16 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// XDP ends half-open flows whose place it needs, and closed ones that are opened anew.
+func TestEndsOfXDP(t *testing.T) {
+	for state, want := range map[flowState]string{flowSynSent: "evicted", flowTimeWait: "closed"} {
+		event := bpf.XDPEvent{Kind: 1, Family: 4, Proto: 6, Rule: 1, State: uint8(state)}
+		if got := testRuleset().packetEvent(&event, newEveClock()); got.Flow.Reason != want || got.Flow.State != state.String() || got.Softdpu.Event != "flow-end" {
+			t.Errorf("%s: %+v", state, got.Flow)
+		}
+	}
+}
+
 func text(t *testing.T, v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -46,7 +46,7 @@ joined by and, or, not and parentheses.`,
 		if err != nil {
 			return err
 		}
-		if err := format.print(env, flows, flowTable(flows)); err != nil || format.json {
+		if err := format.print(env, flows, flowTable(flows, env.Width())); err != nil || format.json {
 			return err
 		}
 		noteTiers(env, flows)
@@ -60,17 +60,31 @@ func addSocketFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("socket", gateway.DefaultSocket, "control socket of the daemon to ask")
 }
 
-func flowTable(flows []gateway.Flow) *table {
-	t := newTable("PROTO", "SOURCE", "DESTINATION", "ZONES", "STATE", ">PACKETS", ">BYTES", ">IDLE", "TIER", "RULE")
+// wideFlows is the least width at which the table of flows has all its columns.
+const wideFlows = 110
+
+// flowTable fits the width of a terminal, 0 for none: a narrow one is not told zones and tier, so that
+// addresses need not be cut.
+func flowTable(flows []gateway.Flow, width int) *table {
+	wide := width == 0 || width >= wideFlows
+	names := []string{"PROTO", "SOURCE", "DESTINATION", "ZONES", "STATE", ">PACKETS", ">BYTES", ">IDLE", "TIER", "RULE"}
+	if !wide {
+		names = []string{"PROTO", "SOURCE", "DESTINATION", "STATE", ">PACKETS", ">BYTES", ">IDLE", "RULE"}
+	}
+	t := newTable(names...)
 	for i := range flows {
 		f := &flows[i]
+		src, dst := endpoint(f, f.SrcIP, f.SrcPort), endpoint(f, f.DestIP, f.DestPort)
 		state := f.State
 		if f.Revoked {
 			state += " (revoked)"
 		}
-		t.add(f.Proto, endpoint(f, f.SrcIP, f.SrcPort), endpoint(f, f.DestIP, f.DestPort), f.From+" > "+f.To, state,
-			count(f.Packets[0])+"/"+count(f.Packets[1]), size(f.Bytes[0])+"/"+size(f.Bytes[1]),
-			interval(f.IdleS), f.Tier, f.Rule)
+		packets, bytes := count(f.Packets[0])+"/"+count(f.Packets[1]), size(f.Bytes[0])+"/"+size(f.Bytes[1])
+		if wide {
+			t.add(f.Proto, src, dst, f.From+" > "+f.To, state, packets, bytes, interval(f.IdleS), f.Tier, f.Rule)
+		} else {
+			t.add(f.Proto, src, dst, state, packets, bytes, interval(f.IdleS), f.Rule)
+		}
 	}
 	return t
 }

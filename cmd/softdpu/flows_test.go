@@ -40,7 +40,7 @@ func TestFlowTable(t *testing.T) {
 		},
 	}
 	var b strings.Builder
-	if err := flowTable(flows).write(&b, 0); err != nil {
+	if err := flowTable(flows, 0).write(&b, 0); err != nil {
 		t.Fatal(err)
 	}
 	want := `
@@ -50,6 +50,13 @@ icmp   10.10.1.2          10.10.2.2        lan > wan  replied (revoked)       0/
 `
 	if got := "\n" + b.String(); got != want {
 		t.Errorf("got:%swant:%s", got, want)
+	}
+	b.Reset()
+	if err := flowTable(flows, 100).write(&b, 100); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); strings.Contains(got, "ZONES") || !strings.Contains(got, "[fd10:1::2]:51234") || strings.Contains(got, "…") {
+		t.Errorf("on a narrow terminal:\n%s", got)
 	}
 }
 
@@ -70,6 +77,13 @@ func TestRuleTable(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in:\n%s", want, b.String())
 		}
+	}
+	if !strings.Contains(b.String(), "UNLOGGED") {
+		t.Errorf("events were left out, which it does not say:\n%s", b.String())
+	}
+	b.Reset()
+	if err := ruleTable(rules[:2], now).write(&b, 0); err != nil || strings.Contains(b.String(), "UNLOGGED") {
+		t.Errorf("%v:\n%s", err, b.String())
 	}
 }
 

@@ -17,7 +17,8 @@ func newRulesCommand(env *Env) *cobra.Command {
 		Short: "List the rules of the running gateway and what they counted",
 		Long: `List the rules of the running gateway in order of evaluation: first what no rule matched ("none"), the
 built-in rules, then those of the policy. JUDGED counts the times that a rule decided, FLOWS the
-connections that it allows now, PACKETS and BYTES what it allowed or refused.`,
+connections that it allows now, PACKETS and BYTES what it allowed or refused, LAST the time since it
+decided last, UNLOGGED the events that the limit left out.`,
 		Example: `  sudo softdpu rules
   sudo softdpu rules --used
   sudo softdpu rules -o json`,
@@ -39,7 +40,13 @@ connections that it allows now, PACKETS and BYTES what it allowed or refused.`,
 }
 
 func ruleTable(rules []gateway.RuleStatus, now time.Time) *table {
-	t := newTable("RULE", "ACTION", ">JUDGED", ">FLOWS", ">PACKETS", ">BYTES", ">LAST", ">UNLOGGED", "WHERE")
+	// Seldom is an event left out: then the column is too.
+	unlogged := slices.ContainsFunc(rules, func(r gateway.RuleStatus) bool { return r.Unlogged > 0 })
+	names := []string{"RULE", "ACTION", ">JUDGED", ">FLOWS", ">PACKETS", ">BYTES", ">LAST", "WHERE"}
+	if unlogged {
+		names = append(names, ">UNLOGGED")
+	}
+	t := newTable(names...)
 	for i := range rules {
 		r := &rules[i]
 		action := r.Action
@@ -53,7 +60,7 @@ func ruleTable(rules []gateway.RuleStatus, now time.Time) *table {
 		if r.LastHit != nil {
 			last = interval(max(0, now.Sub(*r.LastHit).Seconds()))
 		}
-		t.add(r.Name, action, count(r.Judged), count(r.Flows), count(r.Packets), size(r.Bytes), last, count(r.Unlogged), place(r))
+		t.add(r.Name, action, count(r.Judged), count(r.Flows), count(r.Packets), size(r.Bytes), last, place(r), count(r.Unlogged))
 	}
 	return t
 }
