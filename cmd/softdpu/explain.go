@@ -142,8 +142,8 @@ const (
 // explain asks the compiled classifier.
 func explain(env *Env, cmd *cobra.Command, source *policySource, p packetFlags) (*explanation, error) {
 	if source.config == "" && len(source.policies) == 0 {
-		source.config = installedConfig
-		if _, err := os.Stat(installedConfig); err != nil {
+		source.config = defaultConfig
+		if _, err := os.Stat(defaultConfig); err != nil {
 			return nil, usagef(cmd, "%s needs a policy: name the configuration with -c, or policy files with --policy", cmd.CommandPath())
 		}
 	}

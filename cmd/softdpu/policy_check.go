@@ -57,7 +57,7 @@ func newPolicyCheckCommand(env *Env) *cobra.Command {
 		Long: `Check a policy: every mistake is shown with file, line, column and remedy, then the policy is compiled
 and its tests are run on the compiled classifier. With -c it is checked as 'softdpu run' would load it,
 with the ports and the management of that configuration; with FILE or DIR arguments alone, every port
-that the policy names is taken to exist. Without either it is -c ` + installedConfig + `.
+that the policy names is taken to exist. Without either it is -c ` + defaultConfig + `.
 
 A test that does not say 'out' needs the routes: give --routes, from a file or by
   ip -j route show table all | softdpu policy check -c softdpu.yaml --routes -
@@ -75,7 +75,7 @@ Exit code 0: no error. 1: an error in the policy or the configuration, or a test
 		case len(args) > 0 && source.config != "":
 			return usagef(cmd, "%s takes -c or files, not both: the configuration names its policy", cmd.CommandPath())
 		case len(args) == 0 && source.config == "":
-			source.config = installedConfig
+			source.config = defaultConfig
 		}
 		source.policies = args
 		report, warnings, err := source.check(env)
@@ -133,21 +133,17 @@ func (s *policySource) ruleset(env *Env) (*gateway.Ruleset, error) {
 			return nil, err
 		}
 		o := &offline{config: config}
+		if err := s.loadRoutes(env, o); err != nil {
+			return nil, err
+		}
 		var ask func(*gateway.Ruleset, string, netip.Addr) (string, bool)
-		var failed error
-		if len(s.routes) > 0 || len(config.Inline) > 0 {
+		if route := o.router(); route != nil {
 			ask = func(r *gateway.Ruleset, in string, dst netip.Addr) (string, bool) {
-				if o.compiled == nil {
-					o.compiled = r.Compiled
-					failed = s.loadRoutes(env, o)
-				}
-				return o.router()(in, dst)
+				o.compiled = r.Compiled
+				return route(in, dst)
 			}
 		}
 		set, err := gateway.PrepareRuleset(config, time.Now(), ask)
-		if failed != nil {
-			return nil, failed
-		}
 		if err == nil {
 			set.Warnings = append(config.Warnings, set.Warnings...)
 		}

@@ -18,9 +18,6 @@ import (
 	"github.com/softdpu/softdpu/gateway/sim"
 )
 
-// installedConfig is where the gateway's configuration is looked for.
-const installedConfig = "/etc/softdpu/softdpu.yaml"
-
 // policySource are the flags by which verbs that work without a daemon are told of gateway and policy.
 type policySource struct {
 	config   string
@@ -49,7 +46,7 @@ type offline struct {
 }
 
 // load reads configuration, policy and routes. Without a configuration the policy is compiled with
-// options; policyless means that there may be no policy, which then is nil.
+// options, and without either there is none: policy and compiled are nil.
 func (s *policySource) load(env *Env, options firewall.CompileOptions) (*offline, error) {
 	o := &offline{}
 	paths := s.policies
@@ -77,7 +74,7 @@ func (s *policySource) load(env *Env, options firewall.CompileOptions) (*offline
 	return o, s.loadRoutes(env, o)
 }
 
-// loadRoutes reads the files of --routes, once it is known which device is which port.
+// loadRoutes reads the files of --routes. The configuration or the policy says which device is which port.
 func (s *policySource) loadRoutes(env *Env, o *offline) error {
 	if len(s.routes) == 0 {
 		return nil
@@ -117,7 +114,9 @@ func (o *offline) portOf(device string) (port string, vlan uint16, ok bool) {
 	if port, ok = o.deviceOf(device[:dot]); err != nil || !ok {
 		return "", 0, false
 	}
-	_, ok = o.compiled.ZoneOf(port, uint16(id))
+	if o.compiled != nil { // else the policy is yet to be read
+		_, ok = o.compiled.ZoneOf(port, uint16(id))
+	}
 	return port, uint16(id), ok
 }
 

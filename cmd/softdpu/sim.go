@@ -137,7 +137,7 @@ func (s *simFlags) each(ctx context.Context, capture *sim.Capture, replay *sim.R
 	for {
 		var c sim.Captured
 		err := capture.Next(&c)
-		if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
