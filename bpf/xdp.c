@@ -313,8 +313,14 @@ __noinline int refuse(struct xdp_md *ctx, struct packet *p, struct port *port, i
 	if (!p || !port)
 		return XDP_DROP;
 	count_reason(reason, bpf_xdp_get_buff_len(ctx));
-	if (reason == REASON_REJECT)
-		return reject(ctx, p, port);
+	if (reason == REASON_REJECT) {
+		int verdict = reject(ctx, p, port);
+
+		/* XDP_TX does not wake a veth peer that has NAPI but no program; a redirect does */
+		if (verdict == XDP_TX && !simulate)
+			verdict = bpf_redirect_map(&devices, port->id, 0);
+		return verdict;
+	}
 	/* the kernel says what is wrong to the sender; its answer is the host's own packet */
 	if ((reason == REASON_TTL_EXPIRED || reason == REASON_TOO_BIG) && !(port->flags & PORT_INLINE) &&
 	    !leave_mark(ctx, reason))

@@ -200,5 +200,11 @@ func (k *kernelClassifier) classify(tb testing.TB, keys []bpf.XDPClassifyKey) ([
 	if _, err := k.audits.BatchLookup(&cursor, index, audits, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		tb.Fatal(err)
 	}
+	for key := range audits {
+		noted := &audits[key]
+		for i := 1; i < kernelAudits && i <= int(noted[0]); i++ {
+			noted[i] &= aclRuleMask // audit() gets the whole verdict
+		}
+	}
 	return verdicts, audits
 }

@@ -205,7 +205,7 @@ func (s *emitSegment) node(n *treeNode, next int32) {
 	f := s.f
 	switch n.op {
 	case treeReport:
-		f.add(asm.Mov.Reg(asm.R1, emitKey), asm.Mov.Imm32(asm.R2, int32(n.value.lo&aclRuleMask)))
+		f.add(asm.Mov.Reg(asm.R1, emitKey), asm.Mov.Imm32(asm.R2, int32(n.value.lo)))
 		f.call(emitAuditName)
 		s.clobber()
 		if n.yes != next {

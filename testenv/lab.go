@@ -234,11 +234,6 @@ func (l *Lab) configure(d Device) error {
 	if err := netlink.LinkSetAlias(link, aliasPrefix+l.Topology.Name); err != nil {
 		return fmt.Errorf("set alias: %w", err)
 	}
-	if d.GRO {
-		if err := setGRO(d.Name); err != nil {
-			return err
-		}
-	}
 	if len(d.Addresses) == 0 {
 		if err := setSysctl("ipv6/conf/"+d.Name+"/disable_ipv6", "1"); err != nil {
 			return err
@@ -249,7 +244,13 @@ func (l *Lab) configure(d Device) error {
 			return fmt.Errorf("add address %s: %w", p, err)
 		}
 	}
-	return netlink.LinkSetUp(link)
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	if d.GRO {
+		return setGRO(d.Name)
+	}
+	return nil
 }
 
 // setGRO turns generic receive offload on, which makes veth receive through NAPI.
