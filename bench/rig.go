@@ -18,51 +18,88 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// rig is a gateway of its own in a lab of its own: the packet path that `run` loads, under a policy,
-// with routes to wide networks behind the client and behind the server.
+// wires is a lab whose gateway has routes to wide networks behind the client and behind the server,
+// and forwards nothing yet.
 //
 //	clients 10.128.0.0/9, fd20::/32 -- c0 | lan  gateway  wan | s0 -- servers 10.64.0.0/10, fd30::/32
-type rig struct {
+type wires struct {
 	lab           *testenv.Lab
 	gw            *testenv.Namespace
-	plane         *dataplane.Plane
-	stop          func() error // of the route watcher
-	lan, wan      dataplane.Port
 	client, serve [6]byte // MACs of c0 and s0
+	lanMAC        [6]byte
+	wanMAC        [6]byte
 }
 
-const rigPrefix = "sdpu-bench"
+// labPrefix begins the names of all namespaces that benchmarks make.
+const labPrefix = "sdpu-bench"
+
+func newWires(prefix string) (w *wires, err error) {
+	w = &wires{}
+	if w.lab, err = testenv.Up("client-server", testenv.Options{Prefix: prefix}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	if w.gw, err = w.lab.Namespace("gw"); err != nil {
+		return w, err
+	}
+	for _, d := range []struct {
+		node, device string
+		mac          *[6]byte
+	}{{"client", "c0", &w.client}, {"server", "s0", &w.serve}, {"gw", "lan", &w.lanMAC}, {"gw", "wan", &w.wanMAC}} {
+		if *d.mac, err = w.mac(d.node, d.device); err != nil {
+			return w, err
+		}
+	}
+	return w, w.gw.Do(func() error {
+		for _, route := range []struct{ network, gateway, device string }{
+			{"10.128.0.0/9", "10.10.1.2", "lan"}, {"10.64.0.0/10", "10.10.2.2", "wan"},
+			{"fd20::/32", "fd10:1::2", "lan"}, {"fd30::/32", "fd10:2::2", "wan"},
+		} {
+			if err := w.route(route.network, route.gateway, route.device); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (w *wires) close() error {
+	_, err := testenv.Down(w.lab.Prefix)
+	return err
+}
+
+// rig is softdpu in a lab: the packet path that `run` loads, under a policy.
+type rig struct {
+	*wires
+	plane    *dataplane.Plane
+	stop     func() error // of the route watcher
+	lan, wan dataplane.Port
+}
 
 // newRig builds the rig. The caller closes it.
-func newRig(options dataplane.Options, policy string) (r *rig, err error) {
+func newRig(prefix string, options dataplane.Options, policy string) (r *rig, err error) {
 	compiled, acl, err := compile(policy)
 	if err != nil {
 		return nil, err
 	}
-	r = &rig{stop: func() error { return nil }}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.close())
-		}
-	}()
-	if r.lab, err = testenv.Up("client-server", testenv.Options{Prefix: rigPrefix}); err != nil {
-		return r, err
+	w, err := newWires(prefix)
+	if err != nil {
+		return nil, err
 	}
-	if r.gw, err = r.lab.Namespace("gw"); err != nil {
-		return r, err
-	}
-	if r.client, err = r.mac("client", "c0"); err != nil {
-		return r, err
-	}
-	if r.serve, err = r.mac("server", "s0"); err != nil {
-		return r, err
-	}
+	r = &rig{wires: w, stop: func() error { return nil }}
 	options.Rules = len(compiled.Rules)
-	return r, r.gw.Do(func() error { return r.start(options, compiled, acl) })
+	if err = r.gw.Do(func() error { return r.start(options, compiled, acl) }); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return r, nil
 }
 
-func (r *rig) mac(node, device string) (mac [6]byte, err error) {
-	ns, err := r.lab.Namespace(node)
+func (w *wires) mac(node, device string) (mac [6]byte, err error) {
+	ns, err := w.lab.Namespace(node)
 	if err != nil {
 		return mac, err
 	}
@@ -92,14 +129,6 @@ func (r *rig) start(options dataplane.Options, compiled *firewall.Compiled, acl 
 		return err
 	}
 	r.lan, r.wan = r.plane.Ports()[0], r.plane.Ports()[1]
-	for _, route := range []struct{ network, gateway, device string }{
-		{"10.128.0.0/9", "10.10.1.2", "lan"}, {"10.64.0.0/10", "10.10.2.2", "wan"},
-		{"fd20::/32", "fd10:1::2", "lan"}, {"fd30::/32", "fd10:2::2", "wan"},
-	} {
-		if err := r.route(route.network, route.gateway, route.device); err != nil {
-			return err
-		}
-	}
 	routes, err := r.plane.WatchRoutes()
 	if err != nil {
 		return err
@@ -112,14 +141,14 @@ func (r *rig) start(options dataplane.Options, compiled *firewall.Compiled, acl 
 }
 
 // route adds a route and a permanent neighbour for its gateway, so that nothing has to be resolved.
-func (r *rig) route(network, gateway, device string) error {
+func (w *wires) route(network, gateway, device string) error {
 	link, err := netlink.LinkByName(device)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", device, err)
 	}
-	mac := r.client
+	mac := w.client
 	if device == "wan" {
-		mac = r.serve
+		mac = w.serve
 	}
 	hop := netip.MustParseAddr(gateway)
 	err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
@@ -142,11 +171,7 @@ func (r *rig) close() error {
 	if r.plane != nil {
 		err = errors.Join(err, r.plane.Close())
 	}
-	if r.lab != nil {
-		_, e := testenv.Down(rigPrefix)
-		err = errors.Join(err, e)
-	}
-	return err
+	return errors.Join(err, r.wires.close())
 }
 
 func compile(policy string) (*firewall.Compiled, *flowtable.ACL, error) {

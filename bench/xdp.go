@@ -171,7 +171,7 @@ func XDP(ctx context.Context, o XDPOptions) (report *Report, err error) {
 		o.Progress = func(string) {}
 	}
 	o.Progress("building the lab and the program")
-	r, err := newRig(dataplane.Options{FlowsMax: xdpFlowMax, HalfOpenShare: 1}, xdpPolicy())
+	r, err := newRig(labPrefix, dataplane.Options{FlowsMax: xdpFlowMax, HalfOpenShare: 1}, xdpPolicy())
 	if err != nil {
 		return nil, err
 	}

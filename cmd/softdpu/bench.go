@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +19,7 @@ with their spread, and as ratios to a peer that ran in turn with ours. docs/BENC
 		Example: `  sudo softdpu bench xdp
   sudo softdpu bench gateway -o json`,
 	}
-	cmd.AddCommand(newBenchXDPCommand(env))
+	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env))
 	return group(cmd)
 }
 
@@ -38,6 +39,39 @@ func newBenchXDPCommand(env *Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.Progress = func(step string) { env.note("%s", step) }
 		report, err := bench.XDP(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		return format.print(env, report, benchTable(report))
+	}
+	return cmd
+}
+
+func newBenchGatewayCommand(env *Env) *cobra.Command {
+	var o bench.GatewayOptions
+	var showPeer bool
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Forward on one core, beside the kernel under nftables and a bare XDP redirect",
+		Args:  takes(0),
+		Example: `  sudo softdpu bench gateway
+  sudo softdpu bench gateway --rounds 3 --duration 300ms -o json
+  softdpu bench gateway --show-peer`,
+	}
+	format := addOutputFlag(cmd)
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 9, "measurements of each contender")
+	cmd.Flags().DurationVar(&o.Duration, "duration", time.Second, "of one measurement")
+	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "contenders to run, by name")
+	cmd.Flags().BoolVar(&showPeer, "show-peer", false, "print what the contenders run with, and measure nothing")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if showPeer {
+			for _, c := range bench.GatewayContenders() {
+				fmt.Fprintf(env.Stdout, "### %s\n%s\n", c.Name, c.Config)
+			}
+			return nil
+		}
+		o.Progress = func(step string) { env.note("%s", step) }
+		report, err := bench.Gateway(cmd.Context(), o)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,198 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/safchain/ethtool"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
+)
+
+// errNotHere means that this kernel lacks what a peer needs.
+var errNotHere = errors.New("not available on this kernel")
+
+// gatewayConn is flow i of the load; the last rule of every rule set admits all of them.
+func gatewayConn(i int) conn {
+	return conn{src: ip4(10<<24 | 1<<23 | 1<<8 | uint32(i)), dst: ip4(10<<24 | 1<<22 | 2), sport: uint16(10000 + i), dport: 5001}
+}
+
+// gatewayRules calls rule for each of n rules: all but the last name what no flow is.
+func gatewayRules(n int, rule func(i int, src, dst string, port int)) {
+	for i := range n - 1 {
+		rule(i, fmt.Sprintf("10.%d.%d.0/24", 200+i/250, i%250), fmt.Sprintf("10.99.%d.0/24", i%250), 7000+i)
+	}
+	rule(n-1, "10.128.0.0/9", "10.64.0.0/10", 5001)
+}
+
+type softdpuForwarder struct{ *rig }
+
+func (f softdpuForwarder) wire() *wires { return f.wires }
+
+// softdpu is the packet path that `run` loads, under n rules of which the flows match the last.
+func softdpu(n int) *contestant {
+	var b strings.Builder
+	b.WriteString("apiVersion: softdpu/v1\nkind: Policy\nzones:\n  lan: {ports: [lan]}\n  wan: {ports: [wan]}\nrules:\n")
+	gatewayRules(n, func(i int, src, dst string, port int) {
+		fmt.Fprintf(&b, "  - {name: rule-%d, from: {zone: lan, addresses: [%s]}, to: {zone: wan, addresses: [%s]}, service: udp/%d, action: allow}\n", i, src, dst, port)
+	})
+	policy := b.String()
+	return &contestant{name: fmt.Sprintf("softdpu-%d", n), config: policy, start: func(c *contestant) (forwarder, error) {
+		r, err := newRig(c.prefix, dataplane.Options{FlowsMax: 1 << 18}, policy)
+		if err != nil {
+			return nil, err
+		}
+		return softdpuForwarder{r}, nil
+	}}
+}
+
+type wiresForwarder struct {
+	*wires
+	after []func() error
+}
+
+func (f *wiresForwarder) wire() *wires { return f.wires }
+
+func (f *wiresForwarder) close() error {
+	var err error
+	for i := len(f.after) - 1; i >= 0; i-- {
+		err = errors.Join(err, f.after[i]())
+	}
+	return errors.Join(err, f.wires.close())
+}
+
+// kernel forwards itself, under a rule set.
+func kernel(name, rules string) *contestant {
+	config := "sysctl net.ipv4.ip_forward=1; ethtool -K lan gro on; nft -f -, with:\n" + rules
+	return &contestant{name: name, config: config, start: func(c *contestant) (forwarder, error) {
+		w, err := newWires(c.prefix)
+		if err != nil {
+			return nil, err
+		}
+		f := &wiresForwarder{wires: w}
+		err = w.gw.Do(func() error {
+			if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+				return err
+			}
+			return groOn("lan", "wan")
+		})
+		if err == nil {
+			err = nft(w, rules)
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+		return f, nil
+	}}
+}
+
+// groOn gives devices a NAPI of their own, without which no redirected frame reaches them.
+func groOn(devices ...string) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer e.Close()
+	for _, d := range devices {
+		if err := e.Change(d, map[string]bool{"rx-gro": true}); err != nil {
+			return fmt.Errorf("turn GRO of %s on: %w", d, err)
+		}
+	}
+	return nil
+}
+
+func nft(w *wires, rules string) error {
+	cmd := w.gw.Command(context.Background(), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		if bytes.Contains(out, []byte("flowtable")) || bytes.Contains(out, []byte("Operation not supported")) || bytes.Contains(out, []byte("No such file")) {
+			return fmt.Errorf("%w: nft: %s", errNotHere, bytes.TrimSpace(out))
+		}
+		return fmt.Errorf("load nftables rules: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// nftRules is a forward chain of n rules behind `first`, for the flows' direction; answers have a rule
+// of their own at its end.
+func nftRules(n int, first string) string {
+	var b strings.Builder
+	b.WriteString("table inet bench {\n  chain forward {\n    type filter hook forward priority filter; policy drop;\n" + first)
+	gatewayRules(n, func(_ int, src, dst string, port int) {
+		fmt.Fprintf(&b, "    ip saddr %s ip daddr %s udp dport %d accept\n", src, dst, port)
+	})
+	b.WriteString("    iifname \"wan\" accept\n  }\n}\n")
+	return b.String()
+}
+
+// nftFlowtable adds the flow table that `flow add @fast` names.
+func nftFlowtable(rules string) string {
+	return strings.Replace(rules, "table inet bench {\n", "table inet bench {\n  flowtable fast {\n    hook ingress priority filter\n    devices = { lan, wan }\n  }\n", 1)
+}
+
+// redirect is the least that XDP can do: one device to the other, the frame as it came.
+func redirect() *contestant {
+	return &contestant{name: "xdp-redirect", config: "an XDP program of one bpf_redirect_map on lan, an empty one on wan", start: func(c *contestant) (forwarder, error) {
+		w, err := newWires(c.prefix)
+		if err != nil {
+			return nil, err
+		}
+		f := &wiresForwarder{wires: w}
+		err = w.gw.Do(func() error { return f.attachRedirect() })
+		if err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+		return f, nil
+	}}
+}
+
+func (f *wiresForwarder) attachRedirect() error {
+	index, err := deviceIndex("wan")
+	if err != nil {
+		return err
+	}
+	coll, err := loadBench(bpf.BenchProgRedirect)
+	if err != nil {
+		return err
+	}
+	f.after = append(f.after, func() error { coll.Close(); return nil })
+	if err := coll.Maps[bpf.BenchMapOutputs].Put(uint32(0), index); err != nil {
+		return fmt.Errorf("set output: %w", err)
+	}
+	lan, err := deviceIndex("lan")
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachXDP(link.XDPOptions{Program: coll.Programs[bpf.BenchProgRedirect], Interface: int(lan), Flags: link.XDPDriverMode})
+	if err != nil {
+		return fmt.Errorf("attach redirect: %w", err)
+	}
+	f.after = append(f.after, l.Close)
+	return nil
+}
+
+// loadBench loads some of bench.c's programs.
+func loadBench(names ...string) (*ebpf.Collection, error) {
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return nil, err
+	}
+	for name := range spec.Programs {
+		if !selected(names, name) {
+			delete(spec.Programs, name)
+		}
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", strings.Join(names, ", "), err)
+	}
+	return coll, nil
+}

@@ -1,0 +1,300 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/testenv"
+)
+
+// load is a running contender with its generator and its sink.
+type load struct {
+	forwarder
+	tag, mode      string // of softdpu's program
+	client, server *testenv.Namespace
+	coll, sinkColl *ebpf.Collection
+	sink           link.Link
+	frame          []byte
+}
+
+// batch is how many frames one test run sends; between batches the clock is read.
+const batch = 1 << 14
+
+func startLoad(prefix string, c *contestant) (l *load, err error) {
+	c.prefix = prefix
+	l = &load{}
+	if l.forwarder, err = c.start(c); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	if f, ok := l.forwarder.(softdpuForwarder); ok {
+		prog, err := f.plane.Program()
+		if err != nil {
+			return l, err
+		}
+		info, err := prog.Info()
+		prog.Close()
+		if err != nil {
+			return l, err
+		}
+		l.tag, l.mode = info.Tag, f.lan.Running.String()
+	}
+	w := l.wire()
+	if l.client, err = w.lab.Namespace("client"); err != nil {
+		return l, err
+	}
+	if l.server, err = w.lab.Namespace("server"); err != nil {
+		return l, err
+	}
+	if err := l.answerOnce(); err != nil {
+		return l, err
+	}
+	if err := l.server.Do(l.attachSink); err != nil {
+		return l, err
+	}
+	if err := l.client.Do(l.loadGenerator); err != nil {
+		return l, err
+	}
+	return l, l.pinNAPI()
+}
+
+// answerOnce sends each flow's first packet and its answer.
+func (l *load) answerOnce() error {
+	w := l.wire()
+	there, err := l.client.OpenSender("c0")
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	back, err := l.server.OpenSender("s0")
+	if err != nil {
+		return err
+	}
+	defer back.Close()
+	arrived, err := l.server.StartCapture("s0", testenv.CaptureOptions{Match: func(f []byte) bool { return len(f) >= 60 && f[23] == 17 }})
+	if err != nil {
+		return err
+	}
+	for i := range gatewayFlows {
+		c := gatewayConn(i)
+		if err := there.Send(appendFrame(nil, c, frameSpec{dstMAC: w.lanMAC, srcMAC: w.client, size: 60})); err != nil {
+			return err
+		}
+		if i%64 == 63 {
+			time.Sleep(time.Millisecond) // a veth queue is 256 long
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err = arrived.Wait(ctx, gatewayFlows)
+	n, stopErr := arrived.Stop()
+	if err := errors.Join(err, stopErr); err != nil {
+		dropped := ""
+		if f, ok := l.forwarder.(softdpuForwarder); ok {
+			dropped = "; drops:" + f.drops()
+		}
+		return fmt.Errorf("%d of %d flows came through: %w%s", n, gatewayFlows, err, dropped)
+	}
+	for i := range gatewayFlows {
+		if err := back.Send(appendFrame(nil, gatewayConn(i).reply(), frameSpec{dstMAC: w.wanMAC, srcMAC: w.serve, size: 60})); err != nil {
+			return err
+		}
+		if i%64 == 63 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	time.Sleep(20 * time.Millisecond)
+	return nil
+}
+
+func (l *load) attachSink() error {
+	index, err := deviceIndex("s0")
+	if err != nil {
+		return err
+	}
+	if l.sinkColl, err = loadBench(bpf.BenchProgSink); err != nil {
+		return err
+	}
+	l.sink, err = link.AttachXDP(link.XDPOptions{Program: l.sinkColl.Programs[bpf.BenchProgSink], Interface: int(index), Flags: link.XDPDriverMode})
+	if err != nil {
+		return fmt.Errorf("attach sink to s0: %w", err)
+	}
+	return nil
+}
+
+func (l *load) loadGenerator() error {
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return err
+	}
+	for name := range spec.Programs {
+		if name != bpf.BenchProgGenerate {
+			delete(spec.Programs, name)
+		}
+	}
+	const frames = 1024 // the flows in turn, the first few twice
+	spec.Maps[bpf.BenchMapTrace].MaxEntries = frames
+	for name, v := range map[string]uint32{bpf.BenchVarFrameSize: 60, bpf.BenchVarTraceMask: frames - 1, bpf.BenchVarOutput: 0} {
+		if err := spec.Variables[name].Set(v); err != nil {
+			return err
+		}
+	}
+	if l.coll, err = ebpf.NewCollection(spec); err != nil {
+		return fmt.Errorf("load generator: %w", err)
+	}
+	mem, err := l.coll.Maps[bpf.BenchMapTrace].Memory()
+	if err != nil {
+		return err
+	}
+	w := l.wire()
+	slot := make([]byte, unsafe.Sizeof(bpf.BenchTraceFrame{}))
+	for i := range frames {
+		l.frame = appendFrame(nil, gatewayConn(i%gatewayFlows), frameSpec{dstMAC: w.lanMAC, srcMAC: w.client, size: 60})
+		copy(slot, l.frame)
+		if _, err := mem.WriteAt(slot, int64(i*len(slot))); err != nil {
+			return err
+		}
+	}
+	index, err := deviceIndex("c0")
+	if err != nil {
+		return err
+	}
+	return l.coll.Maps[bpf.BenchMapOutputs].Put(uint32(0), index)
+}
+
+// pinNAPI puts the gateway's receive processing into a kernel thread of its own on CPU 1, which is
+// the one core that is measured.
+func (l *load) pinNAPI() error {
+	before, err := napiThreads()
+	if err != nil {
+		return err
+	}
+	cmd := l.wire().gw.Command(context.Background(), "sh", "-c", "echo 1 > /sys/class/net/lan/threaded")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make the NAPI of lan threaded: %w: %s", err, out)
+	}
+	after, err := napiThreads()
+	if err != nil {
+		return err
+	}
+	n := 0
+	for pid := range after {
+		if before[pid] {
+			continue
+		}
+		var set unix.CPUSet
+		set.Set(1)
+		if err := unix.SchedSetaffinity(pid, &set); err != nil {
+			return fmt.Errorf("pin NAPI thread %d: %w", pid, err)
+		}
+		n++
+	}
+	if n == 0 {
+		return errors.New("find the NAPI thread of lan: there is none")
+	}
+	return nil
+}
+
+// napiThreads returns the process ids of all NAPI threads of devices called lan.
+func napiThreads() (map[int]bool, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	pids := map[int]bool{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		comm, err := os.ReadFile("/proc/" + e.Name() + "/comm")
+		if err == nil && strings.HasPrefix(string(comm), "napi/lan-") {
+			pids[pid] = true
+		}
+	}
+	return pids, nil
+}
+
+// measure loads the gateway for a while and returns what came through, in packets a second.
+func (l *load) measure(d time.Duration) (float64, error) {
+	unpin, err := pin(0)
+	if err != nil {
+		return 0, err
+	}
+	defer unpin()
+	prog := l.coll.Programs[bpf.BenchProgGenerate]
+	if err := sendFrames(prog, l.frame, 0, batch); err != nil {
+		return 0, err
+	}
+	before, err := l.arrived()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	for time.Since(start) < d {
+		if err := sendFrames(prog, l.frame, 0, batch); err != nil {
+			return 0, err
+		}
+	}
+	after, err := l.arrived()
+	took := time.Since(start)
+	if err != nil {
+		return 0, err
+	}
+	if after == before {
+		return 0, errors.New("nothing came through")
+	}
+	return float64(after-before) / took.Seconds(), nil
+}
+
+func (l *load) arrived() (sum uint64, err error) {
+	var perCPU []uint64
+	if err := l.sinkColl.Maps[bpf.BenchMapArrived].Lookup(uint32(0), &perCPU); err != nil {
+		return 0, fmt.Errorf("read sink: %w", err)
+	}
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
+}
+
+func (l *load) close() error {
+	var err error
+	if l.sink != nil {
+		err = l.sink.Close()
+	}
+	for _, c := range []*ebpf.Collection{l.coll, l.sinkColl} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	if l.forwarder != nil {
+		err = errors.Join(err, l.forwarder.close())
+	}
+	return err
+}
+
+// deviceIndex looks a device up in the current network namespace.
+func deviceIndex(name string) (uint32, error) {
+	d, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("find %s: %w", name, err)
+	}
+	return uint32(d.Attrs().Index), nil
+}
