@@ -125,11 +125,13 @@ func (o *Oracle) leave(p *packet, f *flow, fromOpener bool) (h hop, audit []stri
 	}
 	*end = h.zone
 	j := o.Judge(op)
+	// The zone is the flow's also if it may not go there: a later policy is asked about where it goes.
+	f.opening = op
 	if j.Reason != "" {
 		f.revoked = true
 		return h, j.Audit, "policy-revoked"
 	}
-	f.opening, f.rule = op, j.Rule
+	f.rule = j.Rule
 	return h, j.Audit, ""
 }
 

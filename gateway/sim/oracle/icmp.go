@@ -59,11 +59,9 @@ func (p *packet) quoted() (k key, reason string) {
 		proto, rest, later = c.proto, c.rest, c.fragment && c.offset != 0
 	}
 	switch {
-	case later:
-		return k, "icmp-no-flow"
 	case len(rest) < 8:
 		return k, malformed
-	case src == dst:
+	case later, src == dst:
 		return k, "icmp-no-flow"
 	}
 	k = key{src: src, dst: dst, proto: proto, domain: p.domain}

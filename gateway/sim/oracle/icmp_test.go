@@ -46,6 +46,7 @@ func TestICMP(t *testing.T) {
 			{"wan0", back6.icmp(1, 3, 0, request6[14:61]), "malformed-icmpv6", "", ""},
 		}},
 		{"later fragment inside", []step{open, {"wan0", back.icmp(3, 3, 0, edit(request[14:42], func(b []byte) { b[7] = 2 })), "icmp-no-flow", "", ""}}},
+		{"later IPv6 fragment inside, cut short", []step{{"wan0", back6.icmp(1, 3, 0, ip6(toWeb6.udp(1, 53, 0), 44, 17, 0, 0, 64, 0, 0, 0, 9)[14:69]), "malformed-icmpv6", "", ""}}},
 		{"error with TTL 1", []step{open, {"wan0", ip4(back.icmp(3, 3, 0, request[14:42]), func(h []byte) { h[8] = 1 }), "ttl-expired", "web", StateNew}}},
 		{"error to the gateway", []step{
 			{"lan0", outbound("10.0.0.5", "10.0.0.1").udp(1, 123, 0), "pass host", "local", StateNew},

@@ -254,6 +254,27 @@ func TestNewPolicy(t *testing.T) {
 	step{"wan0", reply, Forward, "all", StateReplied}.run(t, o, 9, 0)
 }
 
+// A source that comes in by one zone and lives in another: the flow is judged with the zone that its
+// replies leave by, and belongs there from then on.
+func TestZoneMoves(t *testing.T) {
+	in := ends{nextMAC, wanMAC, "10.0.0.9", "10.0.0.5"}
+	out := ends{hostMAC, lanMAC, "10.0.0.5", "10.0.0.9"}
+	runScenarios(t, []scenario{
+		{"not allowed there", []step{
+			{"wan0", in.udp(9, 7, 0), Forward, "back", StateNew},
+			{"lan0", out.udp(7, 9, 0), "policy-revoked", "back", StateNew},
+			{"lan0", out.udp(7, 9, 0), "policy-revoked", "back", StateNew},
+			{"wan0", in.udp(9, 7, 0), "wrong-zone", "back", StateNew},
+		}},
+		{"allowed there", []step{
+			{"wan0", in.icmp(8, 0, 5<<16, nil), Forward, "ping", StateNew},
+			{"lan0", out.icmp(0, 0, 5<<16, nil), Forward, "ping", StateReplied},
+			{"wan0", in.icmp(8, 0, 5<<16, nil), "wrong-zone", "ping", StateReplied},
+			{"lan0", in.icmp(8, 0, 5<<16, nil), "not-for-us", "", ""},
+		}},
+	})
+}
+
 func TestFlowsMax(t *testing.T) {
 	w := world()
 	w.FlowsMax = 1

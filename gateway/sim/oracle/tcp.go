@@ -12,17 +12,16 @@ func (f *flow) openTCP(s *segment) {
 
 // sentSYN takes what the opener's SYN tells.
 func (f *flow) sentSYN(s *segment) {
-	f.opener.win, f.opener.scale, f.opener.scaled = s.win, s.scale, s.scaled
+	f.opener.scale, f.opener.scaled = s.scale, s.scaled
 	f.other.ack, f.other.synAck, f.other.known = s.seq+1, s.seq+1, false
 }
 
-// answeredSYN takes what the other end's SYN tells: from now on both windows are scaled alike, and
-// the opener's is known.
+// answeredSYN takes what the other end's SYN tells: from now on windows are scaled. The opener's is
+// known by its next acknowledgement.
 func (f *flow) answeredSYN(s *segment) {
 	f.state = StateSynReceived
 	f.other.scale, f.other.scaled = s.scale, s.scaled
-	f.opener.ack, f.opener.known = s.seq+1, true
-	f.opener.win = f.shrink(f.opener.win, &f.opener)
+	f.opener.ack = s.seq + 1
 }
 
 // shift is scale(x).
@@ -74,17 +73,8 @@ func (f *flow) window(s *segment, d *leg) {
 	}
 }
 
-// advanceTCP is the table of section 10. A segment that is refused changes nothing.
+// advanceTCP is the table of section 10.
 func (f *flow) advanceTCP(s *segment, fromOpener bool) string {
-	after := *f
-	reason := after.step(s, fromOpener)
-	if reason == "" {
-		*f = after
-	}
-	return reason
-}
-
-func (f *flow) step(s *segment, fromOpener bool) string {
 	d, r := &f.opener, &f.other
 	if !fromOpener {
 		d, r = r, d
@@ -107,7 +97,7 @@ func (f *flow) step(s *segment, fromOpener bool) string {
 		case !answers(s.acked, d.ack):
 			return "tcp-state"
 		}
-		f.state = StateEstablished
+		f.state = StateEstablished // also if the segment is refused there
 		return f.established(s, d, r)
 	case StateEstablished, StateFinWait:
 		return f.established(s, d, r)
@@ -139,9 +129,8 @@ func (f *flow) otherSynSent(s *segment, d *leg) string {
 		}
 		return "tcp-window"
 	case s.open():
-		// Simultaneous open: this SYN's window is all that is known of its sender.
-		f.answeredSYN(s)
-		d.win, d.known = f.shrink(s.win, d), true
+		f.answeredSYN(s) // simultaneous open
+		d.known = false
 		return ""
 	case s.syn:
 		if !answers(s.acked, d.synAck) {

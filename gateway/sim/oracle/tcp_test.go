@@ -108,10 +108,15 @@ func TestTCP(t *testing.T) {
 			c.other("R", 501+1000, 0, 0, Forward, StateClosed),
 		}},
 		{"a syn's window is not scaled", []step{
-			c.open("S", 100, 0, 0, Forward, StateSynSent, scale(3), window(801)),
-			c.other("SA", 500, 101, 0, Forward, StateSynReceived, scale(14), window(1)),
-			c.other("R", 501+809, 0, 0, "tcp-window", StateSynReceived),
-			c.other("R", 501+808, 0, 0, Forward, StateClosed),
+			c.open("S", 100, 0, 0, Forward, StateSynSent, scale(14)),
+			c.other("SA", 500, 101, 0, Forward, StateSynReceived, scale(3), window(801)),
+			c.open("R", 101+809, 0, 0, "tcp-window", StateSynReceived),
+			c.open("R", 101+808, 0, 0, Forward, StateClosed),
+		}},
+		{"rst of the other end before the opener's window is known", []step{
+			c.open("S", 100, 0, 0, Forward, StateSynSent),
+			c.other("SA", 500, 101, 0, Forward, StateSynReceived),
+			c.other("R", 5000, 101, 0, Forward, StateClosed),
 		}},
 		{"zero window holds one", after(shake(),
 			c.other("A", 501, 102, 0, Forward, StateEstablished, window(0)),
@@ -122,6 +127,12 @@ func TestTCP(t *testing.T) {
 			c.open("FA", 101, 501, 5, Forward, StateEstablished),
 			c.open("FA", 101, 501, 98, Forward, StateFinWait),
 			c.open("FA", 101, 501, 98, Forward, StateFinWait))},
+		{"a fin outside the window still ends the handshake", []step{
+			c.open("S", 100, 0, 0, Forward, StateSynSent),
+			c.other("SA", 500, 101, 0, Forward, StateSynReceived),
+			c.open("FA", 5000, 501, 0, "tcp-window", StateEstablished),
+		}},
+		{"reset of what both have closed", after(closed, c.open("R", 7, 0, 0, Forward, StateTimeWait))},
 		{"midstream", []step{
 			resume("R", 1, "not-syn", ""),
 			resume("SA", 1, "not-syn", ""),
