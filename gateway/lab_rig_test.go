@@ -153,7 +153,9 @@ func (n tally) kernel() uint64 {
 }
 
 // redirected is the share of the sent frames that XDP redirected.
-func (n tally) redirected() float64 { return float64(n.counted-n.kernel()) / float64(n.sent) }
+func (n tally) redirected() float64 {
+	return float64(n.counted-n.kernel()) / float64(max(1, n.sent))
+}
 
 func (n tally) String() string {
 	return fmt.Sprintf("%d frames sent, %d arrived, %.3f %% redirected by XDP, passed to the kernel %v, forwarded by it %v, dropped %v",
