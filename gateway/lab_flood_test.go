@@ -251,8 +251,10 @@ func TestLabSYNFlood(t *testing.T) {
 	if created+refused != uint64(syns) {
 		t.Errorf("created and refused add up to %d of %d", created+refused, syns)
 	}
-	if got := verdicts[xdpRedirect].Load(); uint64(got) != created || verdicts[xdpDrop].Load() != int64(refused) {
-		t.Errorf("%d SYNs were redirected and %d dropped, %d created and %d refused", got, verdicts[xdpDrop].Load(), created, refused)
+	// The other CPU may take the place of a new flow before its first packet has left.
+	gone := must(o.plane.Reasons())[bpf.XDPReasonREASON_FLOW_GONE].Packets
+	if sent, dropped := uint64(verdicts[xdpRedirect].Load()), uint64(verdicts[xdpDrop].Load()); sent != created-gone || dropped != refused+gone || gone > uint64(syns/100) {
+		t.Errorf("%d SYNs were redirected and %d dropped, %d created, %d refused and %d gone at once", sent, dropped, created, refused, gone)
 	}
 	if created < uint64(flows/4) || end.Refused == 0 || end.Evicted == 0 {
 		t.Errorf("the flood did not fill the table: %+v", end)

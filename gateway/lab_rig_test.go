@@ -62,13 +62,20 @@ type rig struct {
 	client, server, gw *testenv.Namespace
 }
 
+// newRig starts a gateway in a lab, with XDP in the driver.
 func newRig(t *testing.T, topology string, o testenv.Options, config, policy string) *rig {
 	t.Helper()
 	l := testenv.New(t, topology, o)
-	return &rig{
+	r := &rig{
 		testGateway: runIn(t, l, write(t, config, policy)), lab: l,
 		client: l.Must(t, "client"), server: l.Must(t, "server"), gw: l.Must(t, testenv.Gateway),
 	}
+	for _, p := range must(r.Status(t.Context())).Ports {
+		if p.Mode != "native" {
+			t.Errorf("port %s runs in %s mode: %s", p.Name, p.Mode, p.WhyNotNative)
+		}
+	}
+	return r
 }
 
 // addresses returns the server's, of both families.

@@ -1,12 +1,15 @@
 package gateway
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/testenv"
 )
@@ -88,11 +91,9 @@ func exchanges(t *testing.T, r *rig, mtu int) {
 				t.Fatalf("request %d: %v\n%s", i, err, r.tally(t).since(before))
 			}
 		}
-		// In fragments, both ways.
-		for range count {
-			if _, err := r.client.Exchange(limited(t, 5*time.Second), echo.Addr(), make([]byte, 3*mtu)); err != nil {
-				t.Fatalf("in fragments: %v\n%s", err, r.tally(t).since(before))
-			}
+		// In fragments, both ways, by one socket: it numbers its datagrams one after the other.
+		if err := echoes(t, r.client, echo.Addr(), 3*mtu, count); err != nil {
+			t.Fatalf("in fragments: %v\n%s", err, r.tally(t).since(before))
 		}
 		headers := 20
 		if a.Is6() {
@@ -117,6 +118,30 @@ func exchanges(t *testing.T, r *rig, mtu int) {
 			t.Errorf("%s: %d packets on the flows, want %d: %s", a, n.counted, want, n)
 		}
 	}
+}
+
+// echoes sends datagrams of that size, one after the other, and waits for each to come back.
+func echoes(t *testing.T, ns *testenv.Namespace, to netip.AddrPort, size, count int) error {
+	c, err := ns.Dial(t.Context(), "udp", to.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	sent, got := make([]byte, size), make([]byte, size+1)
+	for i := range count {
+		for j := range sent {
+			sent[j] = byte(i + j)
+		}
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Write(sent); err != nil {
+			return fmt.Errorf("datagram %d: %w", i, err)
+		}
+		n, err := c.Read(got)
+		if err != nil || !bytes.Equal(got[:n], sent) {
+			return fmt.Errorf("datagram %d: %d bytes came back (%w)", i, n, err)
+		}
+	}
+	return nil
 }
 
 // A router is a hop and a bump in the wire is none.
@@ -270,6 +295,7 @@ func TestLabPathMTU(t *testing.T) {
 			}
 			return nil
 		})
+		fragmented(t, r)
 		n := check(t, r, r.server, r.addresses(), 1400)
 		if n.drops["too-big"] < 2 || len(n.drops) != 1 {
 			t.Errorf("each family's large packets should have been refused, and nothing else: %v", n.drops)
@@ -284,4 +310,33 @@ func TestLabPathMTU(t *testing.T) {
 			t.Errorf("something was dropped, or needed the kernel: %s", n)
 		}
 	})
+}
+
+// fragmented sends datagrams that are too large for the way out and may be fragmented, which the kernel
+// does.
+func fragmented(t *testing.T, r *rig) {
+	const count = 10
+	c, err := r.server.StartCapture("s0", testenv.CaptureOptions{Match: func(frame []byte) bool {
+		return len(frame) > 34 && frame[12] == 8 && frame[13] == 0 && frame[23] == unix.IPPROTO_UDP
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := must(r.client.OpenSender("c0"))
+	defer s.Close()
+	before := r.tally(t)
+	w := way{srcMAC: must(r.client.MAC("c0")), dstMAC: must(r.gw.MAC("lan")), src: client4, dst: server4}
+	for range count {
+		if err := s.Send(w.udp(t, 1024, 7, make([]byte, 1500-28))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Wait(limited(t, 5*time.Second), 2*count); err != nil {
+		t.Error(err)
+	}
+	got, err := c.Stop()
+	n := r.tally(t).since(before)
+	if err != nil || got != 2*count || n.passes["fragmentation-needed"] != count || len(n.drops) > 0 {
+		t.Errorf("%d datagrams arrived in %d pieces (%v): %s", count, got, err, n)
+	}
 }
