@@ -244,7 +244,7 @@ func (f *flood) way(to target, family int) way {
 func (f *flood) forbidden(w way) [][]byte {
 	payload := bytes.Repeat([]byte(markDenied), 8)
 	f.fragID++
-	sport := uint16(10_000 + f.fragID%50_000)
+	sport := uint16(10_000 + f.fragID%2000)
 	spoofed, tagged := w, w
 	spoofed.src = [2]netip.Addr{netip.MustParseAddr("10.10.5.5"), netip.MustParseAddr("fd10:5::5")}[f.family(w)]
 	tagged.vlan = 10
