@@ -190,7 +190,9 @@ static __always_inline int reroute(struct xdp_md *ctx, struct packet *p, struct 
 	if (reason || likely(p->to == *zone))
 		return reason;
 	*zone = p->to;
-	return rejudge(f->core, f->counts, p);
+	reason = rejudge(f->core, f->counts, p);
+	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
+	return reason;
 }
 
 /* A packet of a known flow: everything up to the rewrite. Leaves the next hop in *out. */
@@ -400,7 +402,7 @@ __noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
 		if (p->frag == FRAG_FIRST && reason == REASON_FRAGMENT_NO_FIRST)
 			reason = REASON_NONE;
 		if (reason) {
-			if (p->verdict)
+			if (reason == REASON_NO_RULE_MATCHED || reason == REASON_DENY || reason == REASON_REJECT)
 				count_rule(p->verdict, 1, p->ip_len);
 			goto out;
 		}

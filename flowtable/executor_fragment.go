@@ -29,7 +29,9 @@ func (e *Executor) fragment(w *work) bpf.XDPReason {
 	if reason := d.take(span{f.Offset, f.Offset + f.Payload}, !f.More); reason != reasonNone {
 		return reason
 	}
-	w.rule = d.rule
+	if d.reason != reasonNone {
+		w.rule = d.rule
+	}
 	w.tuple.Proto, w.tuple.SrcPort, w.tuple.DstPort = d.transport, d.srcPort, d.dstPort
 	switch d.reason {
 	case bpf.XDPReasonREASON_NO_RULE_MATCHED, bpf.XDPReasonREASON_DENY, bpf.XDPReasonREASON_REJECT:

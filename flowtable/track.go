@@ -118,6 +118,8 @@ func bothSYNs(d, r *bpf.XDPLeg, s *packet.TCP) {
 	r.Ack = s.Seq + 1
 	r.Win = unscaled(r.Win, r, d)
 	d.Win = unscaled(s.Window, d, r)
+	r.Flags |= legWindow
+	d.Flags |= legWindow
 }
 
 func trackHandshake(d, r *bpf.XDPLeg, opener bool, s *packet.TCP) (bpf.XDPFlowState, bpf.XDPReason) {

@@ -109,7 +109,7 @@ func TestTrackTCP(t *testing.T) {
 		{"opener's RST in the handshake", after(handshake2, opener(rst, 1001, 0, closed))},
 		{"opener's RST out of the window", after(handshake2, opener(rst|ack, 3002, 5001, synReceived).refused(badWindow))},
 		{"opener's RST at the window's end", after(handshake2, opener(rst|ack, 3001, 5001, closed))},
-		{"the other's RST before the opener's window is known", after(handshake2, other(rst, 99, 0, closed))},
+		{"the other's RST outside the window of the opener's SYN", after(handshake2, other(rst, 99, 0, synReceived).refused(badWindow))},
 
 		// ESTABLISHED, FIN_WAIT
 		{"RST in the window", after(handshake3, opener(rst, 1001+2000, 0, closed))},
