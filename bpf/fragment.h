@@ -127,6 +127,9 @@ __noinline int fragment_known(struct packet *p)
 				reason = range;
 			else
 				rule = f->rule;
+			/* whole: its identification may be used again at once */
+			if (!range && f->total && f->ranges == 1 && f->range[0].end == f->total)
+				f->family = 0;
 		}
 		if (f->transport == IPPROTO_ICMP || f->transport == IPPROTO_ICMPV6) {
 			/* should the flow be judged again: what its first packet most likely was */

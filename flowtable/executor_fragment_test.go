@@ -68,8 +68,10 @@ func TestFragmentsFollowTheFirst(t *testing.T) {
 		if flow.Packets[0] != 4 || flow.Bytes[0] != bytes || r.Table().Flows() != 1 {
 			t.Errorf("flow counts %v packets, %v bytes of %d", flow.Packets, flow.Bytes, bytes)
 		}
-		r.want(lanIf, f[1], Drop, overlap)
-		r.want(lanIf, f[0], Drop, overlap) // a second first one, too
+		r.want(lanIf, f[1], Drop, noFirst) // the datagram is whole
+		r.want(lanIf, f[0], Forward, reasonNone)
+		r.want(lanIf, f[2], Forward, reasonNone)
+		r.want(lanIf, f[0], Drop, overlap) // a second first one before that
 		r.now += 31 * second
 		r.want(lanIf, f[1], Drop, noFirst)
 		r.want(lanIf, f[0], Forward, reasonNone)
@@ -132,8 +134,8 @@ func TestFragmentsOfRefusedDatagram(t *testing.T) {
 			t.Errorf("fragment %d: rule %d", i, res.Rule)
 		}
 	}
-	if res := r.want(lanIf, f[1], Drop, overlap); res.Rule != 0 { // its range was taken all the same
-		t.Errorf("rule %d has a part in an overlap", res.Rule)
+	if res := r.want(lanIf, f[1], Drop, noFirst); res.Rule != 0 { // their ranges were taken all the same: it is whole
+		t.Errorf("rule %d has a part in what is left", res.Rule)
 	}
 	if c := r.Counters.Rules[3]; c.Packets != 3 || c.Judged != 1 {
 		t.Errorf("rule 3 counts %+v", c)

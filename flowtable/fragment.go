@@ -95,8 +95,8 @@ func (t *fragments) enter(k *fragmentKey, now uint32, n int) *datagram {
 	return d
 }
 
-// take marks a fragment's range as seen. An overlap makes the datagram dead: it is refused as such
-// from then on. More ranges than are tracked refuse this fragment only.
+// take marks a fragment's range as seen. With the last one the datagram is whole, and its slot free. An
+// overlap makes the datagram dead: it is refused as such from then on. More ranges than are tracked refuse this fragment only.
 func (d *datagram) take(s span, last bool) bpf.XDPReason {
 	const overlap = bpf.XDPReasonREASON_FRAGMENT_OVERLAP
 	if d.reason == overlap {
@@ -132,6 +132,9 @@ func (d *datagram) take(s span, last bool) bpf.XDPReason {
 	d.span, d.spans = rest, kept+1
 	if last {
 		d.total = s.end
+	}
+	if d.spans == 1 && d.span[0].end == d.total {
+		d.key.family = 0 // whole: its identification may be used again at once
 	}
 	return bpf.XDPReasonREASON_NONE
 }

@@ -340,3 +340,34 @@ func fragmented(t *testing.T, r *rig) {
 		t.Errorf("%d datagrams arrived in %d pieces (%v): %s", count, got, err, n)
 	}
 }
+
+// IPv4 numbers 65,536 datagrams and then begins anew. One that is whole does not stand in the way of the
+// next with its number.
+func TestLabFragmentNumbers(t *testing.T) {
+	const count = 200
+	r := newRig(t, "client-server", testenv.Options{Prefix: "t-lab-fn"}, labRouted, labPolicy)
+	c, err := r.server.StartCapture("s0", testenv.CaptureOptions{Match: func(frame []byte) bool {
+		return len(frame) > 34 && frame[12] == 8 && frame[13] == 0 && frame[23] == unix.IPPROTO_UDP
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := must(r.client.OpenSender("c0"))
+	defer s.Close()
+	before := r.tally(t)
+	w := way{srcMAC: must(r.client.MAC("c0")), dstMAC: must(r.gw.MAC("lan")), src: client4, dst: server4}
+	for i := range count {
+		for _, piece := range w.fragments(t, uint32(i%4), 600, w.udp(t, 1024, 7, make([]byte, 1000))) {
+			if err := s.Send(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.Wait(limited(t, 5*time.Second), 2*count); err != nil {
+		t.Error(err)
+	}
+	got, err := c.Stop()
+	if n := r.tally(t).since(before); err != nil || got != 2*count || len(n.drops) > 0 {
+		t.Errorf("%d of %d fragments arrived (%v): %s", got, 2*count, err, n)
+	}
+}

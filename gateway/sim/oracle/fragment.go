@@ -81,6 +81,9 @@ func (o *Oracle) later(p *packet, now time.Duration) Verdict {
 	if reason := d.take(span{p.offset, p.offset + p.length}, !p.more); reason != "" {
 		return drop(reason)
 	}
+	if len(d.ranges) == 1 && d.ranges[0].end == d.total {
+		delete(o.datagrams, p.datagramKey()) // whole
+	}
 	if d.refused.Reason != "" {
 		return d.refused
 	}

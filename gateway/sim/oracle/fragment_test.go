@@ -60,7 +60,9 @@ func TestFragments(t *testing.T) {
 		{"overlap kills", join(first(), pieces("fragment-overlap", piece(8, 16, true), piece(16, 8, true)))},
 		{"the same again", join(first(), pieces(Forward, piece(16, 8, true)), pieces("fragment-overlap", piece(16, 8, true)))},
 		{"second first", join(first(), pieces("fragment-overlap", piece(0, 16, true), piece(16, 8, true)))},
-		{"beyond the known end", join(first(), pieces(Forward, piece(16, 8, false)), pieces("fragment-overlap", piece(24, 8, true)))},
+		{"beyond the known end", join(first(), pieces(Forward, piece(24, 8, false)), pieces("fragment-overlap", piece(32, 8, true)))},
+		{"the same number again", join(first(), pieces(Forward, piece(16, 8, false)), pieces("fragment-no-first", piece(16, 8, false)),
+			pieces(Forward, piece(0, 16, true), piece(16, 8, false)))},
 		{"end before a known range", join(first(), pieces(Forward, piece(64, 8, true)), pieces("fragment-overlap", piece(32, 8, false)))},
 		{"too many holes", join(first(), holes, pieces("fragment-too-many", piece(160, 8, true)), pieces(Forward, piece(16, 8, true), piece(160, 8, true)))},
 		{"denied datagram", []step{
