@@ -24,7 +24,7 @@ type Environment struct {
 	Pinning     string            `json:"pinning"`
 	Engine      string            `json:"engine"`
 	Method      string            `json:"method"`
-	Peers       map[string]string `json:"peers,omitempty"`         // version of each
+	Peers       map[string]string `json:"peers,omitempty"`        // version of each
 	PeerConfig  map[string]string `json:"peer_configs,omitempty"` // command lines and rule files in full
 }
 

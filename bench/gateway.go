@@ -21,10 +21,10 @@ const gatewayFlows = 1000
 
 // contestant is one way to forward in a lab of its own.
 type contestant struct {
-	name    string
-	config  string // command lines and rule files in full
-	start   func(*contestant) (forwarder, error)
-	prefix  string // of its lab
+	name   string
+	config string // command lines and rule files in full
+	start  func(*contestant) (forwarder, error)
+	prefix string // of its lab
 
 	rates []float64 // packets/s, one a round
 }

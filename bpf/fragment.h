@@ -18,7 +18,8 @@ static __always_inline struct fragment_group *fragment_group(const struct packet
 		h = (h ^ ((__u64)p->src[i] << 32 | p->dst[i])) * 0xff51afd7ed558ccdull;
 		h ^= h >> 29;
 	}
-	h = (h ^ ((__u64)p->frag_id << 32 | (__u32)p->domain << 16 | p->frag_proto << 8 | p->family)) *
+	h = (h ^
+	     ((__u64)p->frag_id << 32 | (__u32)p->domain << 16 | p->frag_proto << 8 | p->family)) *
 	    0xc4ceb9fe1a85ec53ull;
 	h ^= h >> 29;
 	index = h * 0x9E3779B97F4A7C15ull >> 40 & fragment_mask;
@@ -121,7 +122,8 @@ __noinline int fragment_known(struct packet *p)
 
 		reason = f->reason;
 		if (reason != REASON_FRAGMENT_OVERLAP) {
-			int range = take_range(f, p->frag_off, (__u32)p->frag_off + p->frag_len, !p->more);
+			int range = take_range(f, p->frag_off, (__u32)p->frag_off + p->frag_len,
+					       !p->more);
 
 			if (range)
 				reason = range;

@@ -26,17 +26,19 @@ static __always_inline int parse_quoted(void *ctx, enum hook hook, struct packet
 	c.at = p->l4 + 8;
 	c.end = p->l4 + p->l4_len;
 	if (p->family == 4) {
-		if (c.at + sizeof(ip.v4) > c.end || load_bytes(ctx, hook, c.at, &ip.v4, sizeof(ip.v4)) ||
-		    ip.v4.version != 4 || ip.v4.ihl < 5)
+		if (c.at + sizeof(ip.v4) > c.end ||
+		    load_bytes(ctx, hook, c.at, &ip.v4, sizeof(ip.v4)) || ip.v4.version != 4 ||
+		    ip.v4.ihl < 5)
 			return malformed;
 		src[0] = ip.v4.saddr;
 		dst[0] = ip.v4.daddr;
 		c.next = ip.v4.protocol;
 		c.at += ip.v4.ihl * 4;
-		reason = ip.v4.frag_off & bpf_htons(0x1fff) ? REASON_FRAGMENT_NO_FIRST : REASON_NONE;
+		reason =
+			ip.v4.frag_off & bpf_htons(0x1fff) ? REASON_FRAGMENT_NO_FIRST : REASON_NONE;
 	} else {
-		if (c.at + sizeof(ip.v6) > c.end || load_bytes(ctx, hook, c.at, &ip.v6, sizeof(ip.v6)) ||
-		    ip.v6.version != 6)
+		if (c.at + sizeof(ip.v6) > c.end ||
+		    load_bytes(ctx, hook, c.at, &ip.v6, sizeof(ip.v6)) || ip.v6.version != 6)
 			return malformed;
 		__builtin_memcpy(src, &ip.v6.saddr, 16);
 		__builtin_memcpy(dst, &ip.v6.daddr, 16);
@@ -64,7 +66,8 @@ static __always_inline int parse_quoted(void *ctx, enum hook hook, struct packet
 		return REASON_ICMP_NO_FLOW;
 	}
 	if (!((src[0] ^ dst[0]) | (src[1] ^ dst[1]) | (src[2] ^ dst[2]) | (src[3] ^ dst[3])) ||
-	    (src[0] ^ p->dst[0]) | (src[1] ^ p->dst[1]) | (src[2] ^ p->dst[2]) | (src[3] ^ p->dst[3]))
+	    (src[0] ^ p->dst[0]) | (src[1] ^ p->dst[1]) | (src[2] ^ p->dst[2]) |
+		    (src[3] ^ p->dst[3]))
 		return REASON_ICMP_NO_FLOW;
 	__builtin_memcpy(p->src, dst, sizeof(dst));
 	p->sport = dport;

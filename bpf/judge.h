@@ -69,9 +69,10 @@ __noinline int emit_packet(const struct packet *p, __u32 rule, __u32 kind, __u32
 }
 
 /* Writes the end of a flow that gave way to a new one. */
-static __always_inline void emit_end(__u8 proto, const struct packet *p, const struct flow_core *core,
-				     const struct flow_count *count, const __be32 *lo, const __be32 *hi,
-				     __u32 words, __be16 lo_port, __be16 hi_port)
+static __always_inline void emit_end(__u8 proto, const struct packet *p,
+				     const struct flow_core *core, const struct flow_count *count,
+				     const __be32 *lo, const __be32 *hi, __u32 words,
+				     __be16 lo_port, __be16 hi_port)
 {
 	__u32 hi_opened = !!(core->word & WORD_FLAG_HI_OPENED), rule = rule_of(core);
 	struct event *e;
@@ -195,7 +196,8 @@ static __always_inline __u16 query(const struct packet *p)
 
 /* Asks the classifier about the opening packet of p's flow: p itself, or its mirror image if the
  * opener is the other end. */
-static __always_inline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to, __u16 context)
+static __always_inline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to,
+				   __u16 context)
 {
 	struct scratch *s = scratch();
 	struct classify_key *key;
@@ -339,16 +341,16 @@ static __always_inline void credit_gone(const struct packet *p, struct scratch *
 		count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
 			   g->count[0].bytes + g->count[1].bytes);
 		if (g->core.word & WORD_FLAG_LOG)
-			emit_end(g->key.proto, p, &g->core, g->count, &g->key.lo, &g->key.hi, 1, g->key.lo_port,
-				 g->key.hi_port);
+			emit_end(g->key.proto, p, &g->core, g->count, &g->key.lo, &g->key.hi, 1,
+				 g->key.lo_port, g->key.hi_port);
 	} else {
 		struct flow6 *g = &s->gone6;
 
 		count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
 			   g->count[0].bytes + g->count[1].bytes);
 		if (g->core.word & WORD_FLAG_LOG)
-			emit_end(g->key.proto, p, &g->core, g->count, g->key.lo, g->key.hi, 4, g->key.lo_port,
-				 g->key.hi_port);
+			emit_end(g->key.proto, p, &g->core, g->count, g->key.lo, g->key.hi, 4,
+				 g->key.lo_port, g->key.hi_port);
 	}
 }
 
@@ -380,13 +382,14 @@ __noinline int open_flow(struct packet *p, __u16 context)
 	o->to = p->to;
 	o->context = context;
 	o->state = p->proto != IPPROTO_TCP ? FLOW_NEW :
-		  p->tcp_flags & TCP_SYN  ? FLOW_SYN_SENT :
-					    FLOW_ESTABLISHED;
+		   p->tcp_flags & TCP_SYN  ? FLOW_SYN_SENT :
+					     FLOW_ESTABLISHED;
 	o->flags = verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0;
 	if (o->state == FLOW_ESTABLISHED)
 		o->flags |= WORD_FLAG_MIDSTREAM;
 	if (p->family == 4) {
-		o->side = key_of4(&s->key4, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		o->side =
+			key_of4(&s->key4, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		o->hash = hash4(&s->key4);
 		if (o->side)
 			o->flags |= WORD_FLAG_HI_OPENED;
@@ -394,7 +397,8 @@ __noinline int open_flow(struct packet *p, __u16 context)
 			credit_gone(p, s);
 		result = insert4(&s->key4, o, p, s);
 	} else {
-		o->side = key_of6(&s->key6, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		o->side =
+			key_of6(&s->key6, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		o->hash = hash6(&s->key6);
 		if (o->side)
 			o->flags |= WORD_FLAG_HI_OPENED;

@@ -11,7 +11,8 @@ volatile const __u32 epoch; /* number of the policy generation compiled into thi
 volatile const __u64 hash_seed; /* secret of the flow hash */
 volatile const __u32 group4_mask; /* number of IPv4 groups - 1; a power of two - 1 */
 volatile const __u32 group6_mask;
-volatile const __u32 stripe_bits; /* log2 of the lock stripes in use, well below log2 of the groups */
+volatile const __u32
+	stripe_bits; /* log2 of the lock stripes in use, well below log2 of the groups */
 volatile const __s64 flows_max; /* entries, both families */
 volatile const __s64 half_open_max; /* of them half-open */
 volatile const __u32 overflow_max; /* entries of each overflow table */

@@ -300,7 +300,8 @@ struct chain {
 
 /* Walks the extension headers of c, leaving c at what follows them, or at the payload of a later
  * fragment. Fills the fragment fields of p. */
-static __always_inline int walk_extensions(void *ctx, enum hook hook, struct packet *p, struct chain *c)
+static __always_inline int walk_extensions(void *ctx, enum hook hook, struct packet *p,
+					   struct chain *c)
 {
 	bool fragment = false;
 
@@ -419,10 +420,12 @@ static __always_inline int parse_ipv6(void *ctx, enum hook hook, void *data, voi
 	p->l4 = c.at;
 	p->l4_len = c.end - c.at;
 
-	if (unlikely(loopback6(p->src) || loopback6(p->dst) || multicast6(p->src) || unspecified6(p->dst) ||
-		     (unspecified6(p->src) && !(p->proto == IPPROTO_ICMPV6 && multicast6(p->dst))) ||
-		     !((p->src[0] ^ p->dst[0]) | (p->src[1] ^ p->dst[1]) | (p->src[2] ^ p->dst[2]) |
-		       (p->src[3] ^ p->dst[3]))))
+	if (unlikely(
+		    loopback6(p->src) || loopback6(p->dst) || multicast6(p->src) ||
+		    unspecified6(p->dst) ||
+		    (unspecified6(p->src) && !(p->proto == IPPROTO_ICMPV6 && multicast6(p->dst))) ||
+		    !((p->src[0] ^ p->dst[0]) | (p->src[1] ^ p->dst[1]) | (p->src[2] ^ p->dst[2]) |
+		      (p->src[3] ^ p->dst[3]))))
 		return REASON_MARTIAN;
 	return REASON_NONE;
 }
@@ -468,8 +471,9 @@ __noinline int find_wscale(__u32 len)
 /* Whether a segment may carry these flags (without PSH, ECE, CWR), as the kernel's conntrack has it. */
 static __always_inline bool tcp_flags_valid(__u8 flags)
 {
-	const __u64 valid = 1ull << TCP_SYN | 1ull << (TCP_SYN | TCP_URG) | 1ull << (TCP_SYN | TCP_ACK) |
-			    1ull << TCP_RST | 1ull << (TCP_RST | TCP_ACK) | 1ull << (TCP_FIN | TCP_ACK) |
+	const __u64 valid = 1ull << TCP_SYN | 1ull << (TCP_SYN | TCP_URG) |
+			    1ull << (TCP_SYN | TCP_ACK) | 1ull << TCP_RST |
+			    1ull << (TCP_RST | TCP_ACK) | 1ull << (TCP_FIN | TCP_ACK) |
 			    1ull << (TCP_FIN | TCP_ACK | TCP_URG) | 1ull << TCP_ACK |
 			    1ull << (TCP_ACK | TCP_URG);
 
@@ -507,8 +511,9 @@ static __always_inline int parse_tcp(void *ctx, enum hook hook, void *l4, void *
 	if (unlikely(p->tcp_flags & TCP_SYN)) {
 		__u32 len = doff - sizeof(*tcp);
 
-		p->wscale = len && load_options(ctx, hook, p->l4 + sizeof(*tcp), len) ? find_wscale(len) :
-											WSCALE_NONE;
+		p->wscale = len && load_options(ctx, hook, p->l4 + sizeof(*tcp), len) ?
+				    find_wscale(len) :
+				    WSCALE_NONE;
 	}
 	return REASON_NONE;
 }

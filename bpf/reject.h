@@ -44,7 +44,8 @@ static __always_inline __u64 sum_words(const void *from, __u32 words)
 	return sum;
 }
 
-static __always_inline void write_ipv4(struct iphdr *ip, __be32 src, __be32 dst, __u8 proto, __u16 len)
+static __always_inline void write_ipv4(struct iphdr *ip, __be32 src, __be32 dst, __u8 proto,
+				       __u16 len)
 {
 	__builtin_memset(ip, 0, sizeof(*ip));
 	ip->version = 4;
@@ -57,8 +58,8 @@ static __always_inline void write_ipv4(struct iphdr *ip, __be32 src, __be32 dst,
 	ip->check = ~fold(sum_words(ip, 5));
 }
 
-static __always_inline void write_ipv6(struct ipv6hdr *ip, const __be32 *src, const __be32 *dst, __u8 proto,
-				       __u16 len)
+static __always_inline void write_ipv6(struct ipv6hdr *ip, const __be32 *src, const __be32 *dst,
+				       __u8 proto, __u16 len)
 {
 	*(__be32 *)ip = bpf_htonl(6 << 28);
 	ip->payload_len = bpf_htons(len);
@@ -89,7 +90,8 @@ static __noinline int reject_tcp(struct xdp_md *ctx, struct packet *p)
 		return XDP_DROP;
 	swap_macs(data);
 	if (p->family == 4)
-		write_ipv4(data + l3, p->dst[0], p->src[0], IPPROTO_TCP, sizeof(struct iphdr) + sizeof(*tcp));
+		write_ipv4(data + l3, p->dst[0], p->src[0], IPPROTO_TCP,
+			   sizeof(struct iphdr) + sizeof(*tcp));
 	else if (data + l3 + sizeof(struct ipv6hdr) <= data_end)
 		write_ipv6(data + l3, p->dst, p->src, IPPROTO_TCP, sizeof(*tcp));
 	__builtin_memset(tcp, 0, sizeof(*tcp));
@@ -113,7 +115,8 @@ static __noinline int reject_tcp(struct xdp_md *ctx, struct packet *p)
 static __noinline int reject_icmp(struct xdp_md *ctx, struct packet *p, const struct port *port)
 {
 	bool inlined = port->flags & PORT_INLINE;
-	__u32 l3 = p->l3 & 31, header = p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	__u32 l3 = p->l3 & 31,
+	      header = p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	__u32 quote = (__u32)p->l4 - p->l3 + 8, at, want;
 	__be32 src[4];
 	struct scratch *s = scratch();
@@ -173,8 +176,8 @@ static __noinline int reject_icmp(struct xdp_md *ctx, struct packet *p, const st
 		write_ipv6(data + l3, src, p->src, IPPROTO_ICMPV6, sizeof(*icmp) + quote);
 		icmp->type = 1;
 		icmp->code = 1;
-		sum = (__u64)src[0] + src[1] + src[2] + src[3] + p->src[0] + p->src[1] + p->src[2] + p->src[3] +
-		      bpf_htons(sizeof(*icmp) + quote) + bpf_htons(IPPROTO_ICMPV6);
+		sum = (__u64)src[0] + src[1] + src[2] + src[3] + p->src[0] + p->src[1] + p->src[2] +
+		      p->src[3] + bpf_htons(sizeof(*icmp) + quote) + bpf_htons(IPPROTO_ICMPV6);
 	}
 	sum += (__u64)diff + sum_words(icmp, 2);
 	icmp->checksum = ~fold(sum);
@@ -184,8 +187,8 @@ static __noinline int reject_icmp(struct xdp_md *ctx, struct packet *p, const st
 /* Turns the packet into its answer. Returns XDP_TX, or XDP_DROP where none is due. */
 static __always_inline int reject(struct xdp_md *ctx, struct packet *p, const struct port *port)
 {
-	if (p->frag == FRAG_LATER || p->kind == PACKET_ERROR || p->group_mac || is_group_address(p) ||
-	    (p->family == 4 ? !p->src[0] : unspecified6(p->src)))
+	if (p->frag == FRAG_LATER || p->kind == PACKET_ERROR || p->group_mac ||
+	    is_group_address(p) || (p->family == 4 ? !p->src[0] : unspecified6(p->src)))
 		return XDP_DROP;
 	if (p->proto == IPPROTO_TCP && p->tcp_flags & TCP_RST)
 		return XDP_DROP;

@@ -65,7 +65,8 @@ static __noinline __u32 nexthop_slot(const struct hop *h)
 	__u64 k = ((__u64)h->gateway[0] << 32 | h->gateway[1]) * 0xff51afd7ed558ccdull;
 
 	k ^= k >> 29;
-	k = (k ^ ((__u64)h->gateway[2] << 32 | h->gateway[3]) ^ h->port ^ (__u64)h->vlan << 8) * 0xc4ceb9fe1a85ec53ull;
+	k = (k ^ ((__u64)h->gateway[2] << 32 | h->gateway[3]) ^ h->port ^ (__u64)h->vlan << 8) *
+	    0xc4ceb9fe1a85ec53ull;
 	k >>= 32;
 	for (__u32 i = 0; i < NEXTHOP_PROBES; i++) {
 		__u32 index = NEXTHOP_FIRST + ((__u32)k + i) % (NEXTHOP_MAX - NEXTHOP_FIRST);
@@ -134,7 +135,8 @@ static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct por
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = port->ifindex;
 	if (p->vlan) {
-		__u32 key = (__u32)port->id << 12 | p->vlan, *device = bpf_map_lookup_elem(&vlan_devices, &key);
+		__u32 key = (__u32)port->id << 12 | p->vlan,
+		      *device = bpf_map_lookup_elem(&vlan_devices, &key);
 
 		if (device)
 			fib->ifindex = *device;

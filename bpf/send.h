@@ -55,7 +55,8 @@ __noinline int complete_checksum(struct xdp_md *ctx, const struct packet *p)
 	check = ~fold(sum);
 	if (check == 0 && p->proto == IPPROTO_UDP)
 		check = 0xffff;
-	return bpf_xdp_store_bytes(ctx, field, &check, sizeof(check)) ? REASON_INTERNAL : REASON_NONE;
+	return bpf_xdp_store_bytes(ctx, field, &check, sizeof(check)) ? REASON_INTERNAL :
+									REASON_NONE;
 }
 
 /* Whether the checksum still is the bare pseudo-header sum. */
@@ -63,7 +64,8 @@ static __always_inline bool checksum_missing(void *data, void *data_end, const s
 {
 	__be16 *field;
 
-	if (p->frag || p->kind == PACKET_ERROR || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP))
+	if (p->frag || p->kind == PACKET_ERROR ||
+	    (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP))
 		return false;
 	field = data + (p->l4 & 0x3fff) + (p->proto == IPPROTO_TCP ? 16 : 6);
 	if ((void *)(field + 1) > data_end)

@@ -167,7 +167,8 @@ static __always_inline __u32 F(free_slot)(const GROUP *one, const GROUP *two, __
 }
 
 /* The half-open flow that was created first among the eight, NO_SLOT if there is none. */
-static __always_inline __u32 F(oldest_half_open)(const GROUP *one, const GROUP *two, __u32 first, __u32 tick)
+static __always_inline __u32 F(oldest_half_open)(const GROUP *one, const GROUP *two, __u32 first,
+						 __u32 tick)
 {
 	__u32 best = NO_SLOT, oldest = 0;
 
@@ -209,7 +210,8 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 {
 	__u32 hash = o->hash, i1 = hash & GROUP_MASK, i2 = F(other_group)(i1, hash);
 	__u32 lock = i1 & ((1 << stripe_bits) - 1);
-	GROUP *one = bpf_map_lookup_elem(&F(flows), &i1), *two = bpf_map_lookup_elem(&F(flows), &i2);
+	GROUP *one = bpf_map_lookup_elem(&F(flows), &i1),
+	      *two = bpf_map_lookup_elem(&F(flows), &i2);
 	struct stripe *stripe = bpf_map_lookup_elem(&stripes, &lock);
 	struct gateway_state *gw = gateway_state();
 	bool half = half_open(o->state), limit = false;
@@ -232,7 +234,8 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 		f = F(match)(two, key, first);
 	if (f) {
 		word = load(&f->core.word);
-		if (!p->revive || (state_of(word) != FLOW_TIME_WAIT && state_of(word) != FLOW_CLOSED) ||
+		if (!p->revive ||
+		    (state_of(word) != FLOW_TIME_WAIT && state_of(word) != FLOW_CLOSED) ||
 		    !F(take)(f, word))
 			result = INSERT_EXISTS;
 		else
@@ -257,7 +260,8 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 		__builtin_memcpy(&scratch->F(gone), f, sizeof(*f));
 		scratch->F(gone).core.word = word;
 	}
-	if (f && (result == INSERT_CREATED || result == INSERT_REVIVED || result == INSERT_EVICTED)) {
+	if (f &&
+	    (result == INSERT_CREATED || result == INSERT_REVIVED || result == INSERT_EVICTED)) {
 		generation = (word >> WORD_GEN_SHIFT) + 1;
 		F(fill)(f, key, o, p, generation);
 	}
@@ -266,7 +270,8 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 	if (result == INSERT_OVERFLOW) {
 		if (__sync_fetch_and_add(&gw->F(overflow), 1) < overflow_max) {
 			F(fill)(&scratch->F(fresh), key, o, p, generation);
-			if (bpf_map_update_elem(&F(overflow), key, &scratch->F(fresh), BPF_NOEXIST) == 0)
+			if (bpf_map_update_elem(&F(overflow), key, &scratch->F(fresh),
+						BPF_NOEXIST) == 0)
 				return result;
 		}
 		__sync_fetch_and_add(&gw->F(overflow), -1);

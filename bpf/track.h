@@ -29,7 +29,8 @@ static __always_inline bool acknowledges_syn(__u32 ack, const struct leg *d)
 }
 
 /* A window as it is stored: those in SYN segments are not scaled. */
-static __always_inline __u16 stored_window(const struct leg *d, const struct leg *r, const struct packet *p)
+static __always_inline __u16 stored_window(const struct leg *d, const struct leg *r,
+					   const struct packet *p)
 {
 	__u8 scale = d->flags & LEG_WSCALE_MASK;
 
@@ -119,7 +120,8 @@ static __always_inline int track_syn_sent(struct flow_core *core, struct leg *d,
 	return REASON_NONE;
 }
 
-static __always_inline int track_fin(struct flow_core *core, struct leg *d, struct leg *r, struct packet *p)
+static __always_inline int track_fin(struct flow_core *core, struct leg *d, struct leg *r,
+				     struct packet *p)
 {
 	__u32 end = p->seq + (p->l4_len - p->l4_data) + 1;
 
@@ -128,7 +130,8 @@ static __always_inline int track_fin(struct flow_core *core, struct leg *d, stru
 		return (__s32)(end - r->ack) <= 0 ? REASON_NONE : REASON_TCP_WINDOW;
 	}
 	d->flags |= LEG_FIN;
-	return changed(change_state(core, &p->word, r->flags & LEG_FIN ? FLOW_TIME_WAIT : FLOW_FIN_WAIT));
+	return changed(
+		change_state(core, &p->word, r->flags & LEG_FIN ? FLOW_TIME_WAIT : FLOW_FIN_WAIT));
 }
 
 /* All of TCP but the plain ACK segment of an established flow, which the hit path does itself. */

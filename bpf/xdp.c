@@ -197,7 +197,8 @@ static __always_inline int reroute(struct xdp_md *ctx, struct packet *p, struct 
 
 /* A packet of a known flow: everything up to the rewrite. Leaves the next hop in *out. */
 static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct port *port,
-				 const struct gateway_state *gw, struct flow_ref *f, struct nexthop **out)
+				 const struct gateway_state *gw, struct flow_ref *f,
+				 struct nexthop **out)
 {
 	bool inlined = port->flags & PORT_INLINE, error = p->kind == PACKET_ERROR, wrong;
 	struct leg *leg = f->leg;
@@ -225,7 +226,8 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 	p->nexthop = leg->nexthop;
 	hop = nexthop_at(p->nexthop);
 	if (inlined ? p->nexthop == NEXTHOP_NONE :
-		      route_stale(leg, p->tick, gw->route_changed) || (hop && hop->state != NEXTHOP_READY)) {
+		      route_stale(leg, p->tick, gw->route_changed) ||
+			      (hop && hop->state != NEXTHOP_READY)) {
 		reason = reroute(ctx, p, port, f);
 		if (reason)
 			return reason;
@@ -256,7 +258,8 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 			return reason;
 	}
 	/* a half-open flow may have been replaced since it was found */
-	if (half_open(state_of(p->word)) && load(&f->core->word) >> WORD_GEN_SHIFT != p->word >> WORD_GEN_SHIFT)
+	if (half_open(state_of(p->word)) &&
+	    load(&f->core->word) >> WORD_GEN_SHIFT != p->word >> WORD_GEN_SHIFT)
 		return REASON_FLOW_GONE;
 	f->count->packets++;
 	f->count->bytes += p->ip_len;
@@ -324,8 +327,8 @@ __noinline int refuse(struct xdp_md *ctx, struct packet *p, struct port *port, i
 		return verdict;
 	}
 	/* the kernel says what is wrong to the sender; its answer is the host's own packet */
-	if ((reason == REASON_TTL_EXPIRED || reason == REASON_TOO_BIG) && !(port->flags & PORT_INLINE) &&
-	    !leave_mark(ctx, reason))
+	if ((reason == REASON_TTL_EXPIRED || reason == REASON_TOO_BIG) &&
+	    !(port->flags & PORT_INLINE) && !leave_mark(ctx, reason))
 		return XDP_PASS;
 	return XDP_DROP;
 }
@@ -402,7 +405,8 @@ __noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
 		if (p->frag == FRAG_FIRST && reason == REASON_FRAGMENT_NO_FIRST)
 			reason = REASON_NONE;
 		if (reason) {
-			if (reason == REASON_NO_RULE_MATCHED || reason == REASON_DENY || reason == REASON_REJECT)
+			if (reason == REASON_NO_RULE_MATCHED || reason == REASON_DENY ||
+			    reason == REASON_REJECT)
 				count_rule(p->verdict, 1, p->ip_len);
 			goto out;
 		}
