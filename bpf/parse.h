@@ -176,9 +176,11 @@ static __always_inline bool load_options(void *ctx, enum hook hook, __u32 at, __
 	if (!s)
 		return false;
 	__builtin_memset(s->bytes, 0, OPTIONS_MAX + 4);
+	/* in a form in which Linux 6.1, too, sees that it is not 0 */
+	len--;
 	opaque(len);
-	len &= 63;
-	return len > 0 && len <= OPTIONS_MAX && !load_bytes(ctx, hook, at, s->bytes, len);
+	len = (len & 63) + 1;
+	return len <= OPTIONS_MAX && !load_bytes(ctx, hook, at, s->bytes, len);
 }
 
 /* IPv4 options in the scratch bytes; `sum` is that of the fixed header. */

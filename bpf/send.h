@@ -42,9 +42,11 @@ __noinline int complete_checksum(struct xdp_md *ctx, const struct packet *p)
 		at += CHUNK;
 		left -= CHUNK;
 	}
-	opaque(left);
-	left &= CHUNK - 1;
 	if (left > 0) {
+		/* in a form in which Linux 6.1, too, sees that it is not 0 */
+		left--;
+		opaque(left);
+		left = (left & (CHUNK - 1)) + 1;
 		*(__u32 *)(s->bytes + (left & (CHUNK - 4))) = 0;
 		if (bpf_xdp_load_bytes(ctx, at, s->bytes, left))
 			return REASON_INTERNAL;
