@@ -241,11 +241,13 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 func (e *Executor) pursue(w *work) bpf.XDPReason {
 	core := w.flow.core
 	leg, peer := &w.flow.leg[w.side], &w.flow.leg[w.side^1]
-	revoked := bpf.XDPReasonREASON_POLICY_REVOKED
 	if w.failed {
-		revoked = bpf.XDPReasonREASON_ICMP_NO_FLOW
-		if w.flow.word()&WordRevoked != 0 && !e.outdated(core) {
-			return revoked
+		// The flow that an error speaks of must be there, which a revoked one is not, before its zones count.
+		if e.outdated(core) {
+			e.rejudge(w)
+		}
+		if w.flow.word()&WordRevoked != 0 {
+			return bpf.XDPReasonREASON_ICMP_NO_FLOW
 		}
 	}
 	w.rule, w.action = core.Rule&verdictRuleMask, bpf.XDPActionACTION_ALLOW
@@ -257,7 +259,7 @@ func (e *Executor) pursue(w *work) bpf.XDPReason {
 		e.rejudge(w)
 	}
 	if w.flow.word()&WordRevoked != 0 {
-		return revoked
+		return bpf.XDPReasonREASON_POLICY_REVOKED
 	}
 	if reason := e.reroute(w, leg); reason != reasonNone {
 		return reason

@@ -125,3 +125,22 @@ func TestNeighbourDiscovery(t *testing.T) {
 		{name: "ICMP over IPv6", ifindex: lanIf, frame: fromClient6.raw(t, 1, 8, 0, 0, 0, 0, 0, 0, 0), reason: bpf.XDPReasonREASON_ICMP_TYPE},
 	})
 }
+
+// A flow that the running policy does not allow is none that an error may speak of, wherever the error
+// comes from and whether or not the flow was judged again before.
+func TestICMPErrorAboutARevokedFlow(t *testing.T) {
+	r := newRig(t)
+	there := fromClient4.udp(t, 1000, 53, 10)
+	r.want(lanIf, there, Forward, reasonNone)
+	stray := side{dmzIf, []byte{10, 9, 9, 9}, client4}.icmpError(t, 11, 0, there)
+	r.want(dmzIf, stray, Drop, bpf.XDPReasonREASON_WRONG_ZONE)
+	r.Publish(11, always(deny(3)), 9)
+	for range 2 {
+		if res := r.want(dmzIf, stray, Drop, noFlow); res.Rule != 0 {
+			t.Errorf("rule %d", res.Rule)
+		}
+	}
+	if f := r.flow(fromClient4.tuple(17, 1000, 53)); !f.Revoked || f.Epoch != 11 {
+		t.Errorf("flow %+v was not judged again", f)
+	}
+}

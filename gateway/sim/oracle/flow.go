@@ -48,9 +48,8 @@ type flow struct {
 // leg is what connection tracking knows of one sender.
 type leg struct {
 	ack    uint32 // next sequence number that it expects from the other end
-	synAck uint32 // the same by the opener's SYN, whatever a challenge said since
 	known  bool   // ack and win stand for a window
-	win    uint16 // unscaled
+	win    uint16 // unscaled; before both SYNs were seen, that of the opener's SYN
 	scale  uint8
 	scaled bool // its SYN had the window scale option
 	fin    bool

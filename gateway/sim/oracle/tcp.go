@@ -12,16 +12,18 @@ func (f *flow) openTCP(s *segment) {
 
 // sentSYN takes what the opener's SYN tells.
 func (f *flow) sentSYN(s *segment) {
-	f.opener.scale, f.opener.scaled = s.scale, s.scaled
-	f.other.ack, f.other.synAck, f.other.known = s.seq+1, s.seq+1, false
+	f.opener.scale, f.opener.scaled, f.opener.win = s.scale, s.scaled, s.win
+	f.other.ack, f.other.known = s.seq+1, false
 }
 
-// answeredSYN takes what the other end's SYN tells: from now on windows are scaled. The opener's is
-// known by its next acknowledgement.
+// answeredSYN takes what the other end's SYN tells: from now on windows are scaled, and those of both
+// SYNs known.
 func (f *flow) answeredSYN(s *segment) {
 	f.state = StateSynReceived
 	f.other.scale, f.other.scaled = s.scale, s.scaled
 	f.opener.ack = s.seq + 1
+	f.opener.win, f.opener.known = f.shrink(f.opener.win, &f.opener), true
+	f.other.win, f.other.known = f.shrink(s.win, &f.other), true
 }
 
 // shift is scale(x).
@@ -130,14 +132,13 @@ func (f *flow) otherSynSent(s *segment, d *leg) string {
 		return "tcp-window"
 	case s.open():
 		f.answeredSYN(s) // simultaneous open
-		d.known = false
 		return ""
 	case s.syn:
-		if !answers(s.acked, d.synAck) {
+		if !answers(s.acked, d.ack) {
 			return "tcp-state"
 		}
 		f.answeredSYN(s)
-		d.ack, d.win, d.known = s.acked, f.shrink(s.win, d), true
+		d.ack = s.acked
 		return ""
 	case s.fin:
 		return "tcp-state"

@@ -72,9 +72,11 @@ func TestTCP(t *testing.T) {
 			c.other("A", 7, 5000, 0, Forward, StateSynSent),
 			c.open("R", 5000, 0, 0, Forward, StateClosed),
 		}},
-		{"challenge, then the answer", []step{
+		{"challenge, then an answer to the syn", []step{
 			c.open("S", 100, 0, 0, Forward, StateSynSent),
 			c.other("A", 7, 5000, 0, Forward, StateSynSent),
+			c.other("SA", 500, 101, 0, "tcp-state", StateSynSent),
+			c.open("S", 100, 0, 0, Forward, StateSynSent),
 			c.other("SA", 500, 101, 0, Forward, StateSynReceived),
 			c.open("RA", 5000, 501, 0, "tcp-window", StateSynReceived),
 			c.open("A", 101, 501, 0, Forward, StateEstablished),
@@ -113,10 +115,18 @@ func TestTCP(t *testing.T) {
 			c.open("R", 101+809, 0, 0, "tcp-window", StateSynReceived),
 			c.open("R", 101+808, 0, 0, Forward, StateClosed),
 		}},
-		{"rst of the other end before the opener's window is known", []step{
+		{"rst of the other end by the window of the opener's syn", []step{
+			c.open("S", 100, 0, 0, Forward, StateSynSent, scale(14), window(801)),
+			c.other("SA", 500, 101, 0, Forward, StateSynReceived, scale(3)),
+			c.other("R", 501+16385, 101, 0, "tcp-window", StateSynReceived),
+			c.other("R", 501+16384, 101, 0, Forward, StateClosed),
+		}},
+		{"both open: windows are those of the syns", []step{
 			c.open("S", 100, 0, 0, Forward, StateSynSent),
-			c.other("SA", 500, 101, 0, Forward, StateSynReceived),
-			c.other("R", 5000, 101, 0, Forward, StateClosed),
+			c.other("S", 500, 0, 0, Forward, StateSynReceived, window(10)),
+			c.open("R", 112, 0, 0, "tcp-window", StateSynReceived),
+			c.other("R", 1502, 0, 0, "tcp-window", StateSynReceived),
+			c.open("R", 111, 0, 0, Forward, StateClosed),
 		}},
 		{"zero window holds one", after(shake(),
 			c.other("A", 501, 102, 0, Forward, StateEstablished, window(0)),

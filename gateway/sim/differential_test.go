@@ -1,0 +1,244 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+	"github.com/softdpu/softdpu/gateway/sim/oracle"
+	"github.com/softdpu/softdpu/gateway/sim/traffic"
+	"github.com/softdpu/softdpu/testenv"
+)
+
+// docs/PACKET-PATH.md was read three times: for the XDP program, for the Go executor and for the
+// oracle, which shares no code with them. Random traffic through random gateways: all three say the
+// same of each packet. SOFTDPU_LONG=1 makes it a million packets.
+func TestThreeReadings(t *testing.T) {
+	const packets = 10_000 // of a stream
+	streams := uint64(6)
+	if os.Getenv("SOFTDPU_LONG") != "" {
+		streams = 100
+	}
+	seed := uint64(time.Now().UnixNano())
+	for _, engine := range []Engine{EngineGo, EngineXDP} {
+		t.Run(string(engine), func(t *testing.T) {
+			if engine == EngineXDP {
+				testenv.RequireRoot(t)
+			}
+			t.Logf("seeds %d to %d", seed, seed+streams-1)
+			all := traffic.NewTally()
+			for i := range streams {
+				readStream(t, engine, seed+i, packets, all)
+			}
+			t.Logf("%d packets, %d of them allowed, %d rules", all.Packets, all.Allowed, len(all.Rules))
+			covered(t, all)
+		})
+	}
+}
+
+// unreachable are the reasons that traffic of a stream cannot meet: those of full tables, of tags that
+// drivers hide, of the kernel's own path, and of flows and generations that change under a packet.
+var unreachable = map[bpf.XDPReason]bool{
+	bpf.XDPReasonREASON_NONE:               true,
+	bpf.XDPReasonREASON_FLOW_TABLE_FULL:    true,
+	bpf.XDPReasonREASON_NEXTHOP_TABLE_FULL: true,
+	bpf.XDPReasonREASON_FLOW_GONE:          true,
+	bpf.XDPReasonREASON_VLAN_OFFLOADED:     true,
+	bpf.XDPReasonREASON_KERNEL_BYPASS:      true,
+	bpf.XDPReasonREASON_GENERATION_ABSENT:  true,
+	bpf.XDPReasonREASON_INTERNAL:           true,
+}
+
+// covered asks for 100 packets of each reason in a million, and for 20 of each rule.
+func covered(t *testing.T, all *traffic.Tally) {
+	t.Helper()
+	for r := range bpf.XDPReasonREASON_LEN {
+		if unreachable[r] {
+			continue
+		}
+		if n := all.Want(r.String(), max(1, all.Packets/10_000)); n > 0 {
+			t.Errorf("reason %v: %d packets, %d are missing", r, all.Reasons[r.String()], n)
+		}
+	}
+	if missing := all.Missing(20); len(missing) > 0 {
+		t.Errorf("%d of %d rules decided about fewer than 20 packets: %v", len(missing), len(all.Rules), missing)
+	}
+}
+
+// readStream sends n packets of a stream through an engine and adds what they reached to all.
+func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Tally) {
+	t.Helper()
+	st, err := traffic.NewStream(seed, traffic.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s *Sim
+	var changed time.Duration
+	failures := 0
+	for range n {
+		p, want, err := st.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case p.New == nil:
+		case s == nil:
+			if s, err = New(gatewayOf(t, engine, &st.World, p.New)); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+		default:
+			changed = p.Now
+			if err := s.Publish(compileFor(t, &st.World, p.New)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if engine == EngineXDP && len(p.Frame) < packet.EthernetLen {
+			continue // the kernel runs no test on such a frame
+		}
+		got, err := s.Packet(uint64(p.Now), p.Port, p.Frame)
+		if err != nil {
+			t.Fatalf("seed %d, packet %d: %v", seed, p.Index, err)
+		}
+		if difference := s.reads(&p, &want, &got, p.Now-changed); difference != "" {
+			t.Errorf("seed %d, packet %d (%s), in by %s: %s\n%x", seed, p.Index, p.Recipe, p.Port, difference, p.Frame)
+			if failures++; failures == 5 {
+				t.Fatal("and so on")
+			}
+		}
+	}
+	all.Add(fmt.Sprintf("%d/", seed), st.Tally)
+}
+
+// gatewayOf is the stream's gateway. No flow ends by its time-out: the oracle knows none.
+func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Policy) Config {
+	t.Helper()
+	cfg := Config{Policy: compileFor(t, w, policy), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes}
+	for _, p := range w.Ports {
+		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU})
+	}
+	kinds := map[oracle.RouteKind]RouteKind{
+		oracle.RoutePort: RoutePort, oracle.RouteHost: RouteHost,
+		oracle.RouteBlocked: RouteBlocked, oracle.RouteElsewhere: RouteElsewhere,
+	}
+	for _, r := range w.Routes {
+		cfg.Routes = append(cfg.Routes, Route{Prefix: r.Prefix, Kind: kinds[r.Kind], Port: r.Port, VLAN: r.VLAN, MAC: r.MAC})
+	}
+	for i := range cfg.Timeouts {
+		cfg.Timeouts[i] = flowtable.Ticks(20 * 24 * time.Hour)
+	}
+	return cfg
+}
+
+func compileFor(t *testing.T, w *oracle.World, policy *traffic.Policy) *firewall.Compiled {
+	t.Helper()
+	var ports []string
+	for _, p := range w.Ports {
+		ports = append(ports, p.Name)
+	}
+	c, err := firewall.Compile(policy.Parsed, firewall.CompileOptions{Now: w.Now, Management: w.Management, Ports: ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// reads says in what the engine differs from the oracle, "" if in nothing. The policy is in force for
+// the time since.
+func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result, since time.Duration) string {
+	reason, cause := got.Reason.String(), ""
+	if got.Reason == bpf.XDPReasonREASON_NONE {
+		reason = ""
+	}
+	if got.Passed {
+		cause = got.Cause.String()
+	}
+	if reason != want.Reason || cause != want.Pass || !verdictFits(got, want) {
+		return fmt.Sprintf("%v, reason %q, pass %q; want %s, %q, %q", got.Verdict, reason, cause, want.Verdict, want.Reason, want.Pass)
+	}
+	if want.Reason == "" && (got.Out != want.Out || !bytes.Equal(got.Frame, want.Frame)) {
+		return fmt.Sprintf("out by %q:\n%x\nwant %q:\n%x", got.Out, got.Frame, want.Out, want.Frame)
+	}
+	var parsed packet.Parsed
+	decoded := parsed.Decode(p.Frame) == packet.OK
+	ip := decoded && (parsed.EtherType == packet.EtherTypeIPv4 || parsed.EtherType == packet.EtherTypeIPv6)
+	later := ip && parsed.Piece == packet.Later
+	rule := ""
+	if got.RuleID != 0 {
+		rule = got.Rule.Name
+	}
+	if rule != want.Rule && s.namesRule(want, ip && later, since) {
+		return fmt.Sprintf("%v %q by rule %q, want %q", got.Verdict, reason, rule, want.Rule)
+	}
+	if want.State == "" || later {
+		return ""
+	}
+	tuple, ok := s.tupleOf(p.Port, &parsed)
+	if !ok {
+		return ""
+	}
+	if flow, found := s.Table().Lookup(tuple); !found || flow.State.String() != string(want.State) {
+		return fmt.Sprintf("%v %q leaves the flow in state %v (%v), want %s", got.Verdict, reason, flow.State, found, want.State)
+	}
+	return ""
+}
+
+// verdictFits compares verdicts of the same reason. What the engine makes of a refused packet depends on
+// more than the oracle knows: the rate of answers, and whether the kernel is there to send an ICMP error.
+func verdictFits(got *Result, want *oracle.Verdict) bool {
+	switch want.Verdict {
+	case oracle.Forward:
+		return got.Verdict == Forward
+	case oracle.Pass:
+		return got.Verdict == Pass
+	case oracle.Reject:
+		return got.Verdict == Drop || got.Verdict == Answer
+	}
+	kernel := want.Reason == "ttl-expired" || want.Reason == "too-big"
+	return got.Verdict == Drop || kernel && got.Verdict == Pass
+}
+
+// namesRule reports whether oracle and engine can name the same rule. The engine keeps the number of a
+// rule, which is another's once the policy has changed: with flows that are not judged again (wrong-zone,
+// policy-revoked) and in the fragment table. Of ARP, neighbour discovery and errors about flows that are
+// no more, the document names no rule.
+func (s *Sim) namesRule(want *oracle.Verdict, later bool, since time.Duration) bool {
+	switch want.Reason {
+	case "":
+		return want.Rule != "builtin-arp" && want.Rule != "builtin-nd"
+	case "icmp-no-flow", "policy-revoked":
+		return false
+	case "wrong-zone":
+		return s.epoch == 1
+	}
+	return !later || s.epoch == 1 || since > 30*time.Second
+}
+
+// tupleOf returns the tuple of a packet's flow; false of an ICMP error, whose flow is another's.
+func (s *Sim) tupleOf(port string, p *packet.Parsed) (flowtable.Tuple, bool) {
+	t := flowtable.Tuple{Family: p.Family, Proto: p.Proto, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort}
+	if at := s.ports[port]; at.peer != nil {
+		t.Domain = uint16(at.entry.Pair)<<12 | p.VLAN
+	}
+	if p.Proto == packet.ProtoICMP || p.Proto == packet.ProtoICMPv6 {
+		switch p.ICMP.Kind {
+		case packet.Query:
+			t.SrcPort = p.ICMP.ID
+		case packet.Reply:
+			t.DstPort = p.ICMP.ID
+		default:
+			return t, false
+		}
+	}
+	return t, true
+}
