@@ -86,6 +86,16 @@ static __always_inline __u32 choose(__u32 condition, __u32 yes, __u32 no)
 	return no + condition * (yes - no);
 }
 
+/* The slot of a group to be looked at in round i of a loop. Masked last, where the compiler would not:
+ * older verifiers (Linux 6.1) know nothing of an exclusive or with an unknown number. */
+static __always_inline __u32 probed_slot(__u32 first, __u32 i)
+{
+	__u32 at = first ^ i;
+
+	opaque(at);
+	return at & 3;
+}
+
 static __always_inline __u64 load(const __u64 *word)
 {
 	return *(volatile const __u64 *)word;

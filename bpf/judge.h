@@ -333,7 +333,7 @@ static __always_inline int after_insert(int result)
 }
 
 /* The flow in scratch->gone* had to give way: its counts go to its rule, its end is told. */
-static __always_inline void credit_gone(const struct packet *p, struct scratch *s)
+static __noinline void credit_gone(const struct packet *p, struct scratch *s)
 {
 	if (p->family == 4) {
 		struct flow4 *g = &s->gone4;
@@ -354,18 +354,17 @@ static __always_inline void credit_gone(const struct packet *p, struct scratch *
 	}
 }
 
-/* A packet of no known flow, its zones known: asks the rules and creates the flow. */
-__noinline int open_flow(struct packet *p, __u16 context)
+/* Asks the rules about a packet of no known flow, its zones known. Allowed, what its flow starts with
+ * is in scratch->opening. */
+__noinline int judge_opening(struct packet *p, __u16 context)
 {
 	struct scratch *s = scratch();
 	struct opening *o;
-	int reason, result;
 	__u32 verdict;
+	int reason;
 
 	if (!p || !s)
 		return REASON_INTERNAL;
-	o = &s->opening;
-	__builtin_memset(o, 0, sizeof(*o));
 	verdict = judge(p, false, p->zone, p->to, context);
 	p->verdict = verdict;
 	reason = refusal(action_of(verdict));
@@ -377,6 +376,8 @@ __noinline int open_flow(struct packet *p, __u16 context)
 			emit_packet(p, verdict & VERDICT_RULE_MASK, EVENT_DENY, reason);
 		return reason;
 	}
+	o = &s->opening;
+	__builtin_memset(o, 0, sizeof(*o));
 	o->rule = verdict & VERDICT_RULE_MASK;
 	o->from = p->zone;
 	o->to = p->to;
@@ -387,6 +388,19 @@ __noinline int open_flow(struct packet *p, __u16 context)
 	o->flags = verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0;
 	if (o->state == FLOW_ESTABLISHED)
 		o->flags |= WORD_FLAG_MIDSTREAM;
+	return REASON_NONE;
+}
+
+/* Creates the flow that scratch->opening is about. */
+__noinline int enter_flow(struct packet *p)
+{
+	struct scratch *s = scratch();
+	struct opening *o;
+	int reason, result;
+
+	if (!p || !s)
+		return REASON_INTERNAL;
+	o = &s->opening;
 	if (p->family == 4) {
 		o->side =
 			key_of4(&s->key4, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
@@ -409,9 +423,19 @@ __noinline int open_flow(struct packet *p, __u16 context)
 	reason = after_insert(result);
 	if (result == INSERT_EVICTED || result == INSERT_REVIVED)
 		credit_gone(p, s);
-	if (!reason && result != INSERT_EXISTS && verdict & VERDICT_LOG)
+	if (!reason && result != INSERT_EXISTS && p->verdict & VERDICT_LOG)
 		emit_packet(p, o->rule, EVENT_FLOW_START, REASON_NONE);
 	return reason;
+}
+
+/* A packet of no known flow, its zones known: asks the rules and creates the flow. Two functions, so
+ * that their stack frames do not add up: Linux 6.1 counts each as a multiple of 32 bytes, and the
+ * deepest chain of calls has 512. */
+static __always_inline int open_flow(struct packet *p, __u16 context)
+{
+	int reason = judge_opening(p, context);
+
+	return reason ? reason : enter_flow(p);
 }
 
 #endif

@@ -39,6 +39,14 @@ enum packet_kind {
 #define FRAG_FIRST 1
 #define FRAG_LATER 2
 
+/* A chain of IPv6 extension headers still to be walked. */
+struct chain {
+	__u32 at, end; /* offsets from the start of the frame; end: behind the IP payload */
+	__u8 next; /* type of the header at `at` */
+	__u8 quoted; /* inside an ICMP error: p's fragment fields are not its */
+	__u8 pad[2];
+};
+
 /* One packet and what was found out about it. Offsets count from the start of the frame. Fields up to
  * `leg` start as zero, the others with whatever the packet before left. */
 struct packet {
@@ -80,7 +88,8 @@ struct packet {
 	__u8 group_mac; /* the frame is for a group address */
 	__u8 opener; /* it comes from the end that opened its flow */
 	__u8 unroutable; /* its source address is of its own link only */
-	__u8 pad[7];
+	__u8 pad[3];
+	struct chain chain; /* of its extension headers, here because the stack is small */
 };
 
 static __always_inline void clear_packet(struct packet *p)
@@ -237,10 +246,11 @@ static __always_inline int parse_ipv4(void *ctx, enum hook hook, void *data, voi
 	if ((void *)(ip + 1) > data_end || ip->version != 4)
 		return REASON_MALFORMED_IPV4;
 	ihl = ip->ihl * 4;
-	len = bpf_ntohs(ip->tot_len) & 0xffff; /* Linux 6.1 forgets the range of a swap */
+	len = bpf_ntohs(ip->tot_len);
 	if (ihl < sizeof(*ip) || len < ihl)
 		return REASON_MALFORMED_IPV4;
-	if ((void *)ip + len > data_end && p->l3 + len > frame_length(ctx, hook))
+	/* Linux 6.1 knows no bounds of a swapped number and adds none such to a pointer */
+	if (len > data_end - (void *)ip && p->l3 + len > frame_length(ctx, hook))
 		return REASON_MALFORMED_IPV4;
 
 	__u32 *w = (void *)ip;
@@ -291,14 +301,6 @@ static __always_inline int parse_ipv4(void *ctx, enum hook hook, void *data, voi
 /* ---- IPv6 ----------------------------------------------------------------------------------- */
 
 #define EXTENSIONS_MAX 6
-
-/* A chain of headers still to be walked. */
-struct chain {
-	__u32 at, end; /* offsets from the start of the frame; end: behind the IP payload */
-	__u8 next; /* type of the header at `at` */
-	__u8 quoted; /* inside an ICMP error: p's fragment fields are not its */
-	__u8 pad[2];
-};
 
 /* Walks the extension headers of c, leaving c at what follows them, or at the payload of a later
  * fragment. Fills the fragment fields of p. */
@@ -392,13 +394,13 @@ static __always_inline int parse_ipv6(void *ctx, enum hook hook, void *data, voi
 				      struct packet *p)
 {
 	struct ipv6hdr *ip = data + (p->l3 & 31);
-	struct chain c = {};
-	__u32 len;
+	__u32 len, at, end;
+	__u8 next;
 
 	if ((void *)(ip + 1) > data_end || ip->version != 6)
 		return REASON_MALFORMED_IPV6;
-	len = bpf_ntohs(ip->payload_len) & 0xffff; /* Linux 6.1 forgets the range of a swap */
-	if ((void *)(ip + 1) + len > data_end &&
+	len = bpf_ntohs(ip->payload_len);
+	if (len > data_end - (void *)(ip + 1) &&
 	    p->l3 + sizeof(*ip) + len > frame_length(ctx, hook))
 		return REASON_MALFORMED_IPV6;
 	if (len + sizeof(*ip) > 0xffff)
@@ -409,18 +411,26 @@ static __always_inline int parse_ipv6(void *ctx, enum hook hook, void *data, voi
 	p->ip_len = len + sizeof(*ip);
 	p->ttl = ip->hop_limit;
 	p->df = 1;
-	c.next = ip->nexthdr;
-	c.at = p->l3 + sizeof(*ip);
-	c.end = c.at + len;
-	if (unlikely(c.next == 0 || c.next == 43 || c.next == 44 || c.next == 51 || c.next == 60)) {
-		int reason = walk(ctx, hook, p, &c);
+	next = ip->nexthdr;
+	at = p->l3 + sizeof(*ip);
+	end = at + len;
+	if (unlikely(next == 0 || next == 43 || next == 44 || next == 51 || next == 60)) {
+		struct chain *c = &p->chain;
+		int reason;
 
+		c->at = at;
+		c->end = end;
+		c->next = next;
+		c->quoted = 0;
+		reason = walk(ctx, hook, p, c);
 		if (reason)
 			return reason;
+		next = c->next;
+		at = c->at;
 	}
-	p->proto = c.next;
-	p->l4 = c.at;
-	p->l4_len = c.end - c.at;
+	p->proto = next;
+	p->l4 = at;
+	p->l4_len = end - at;
 
 	if (unlikely(
 		    loopback6(p->src) || loopback6(p->dst) || multicast6(p->src) ||

@@ -154,7 +154,7 @@ static __always_inline __u32 F(free_slot)(const GROUP *one, const GROUP *two, __
 
 #pragma clang loop unroll(disable)
 	for (int i = GROUP_SLOTS - 1; i >= 0; i--) {
-		__u32 at = (first ^ i) & 3;
+		__u32 at = probed_slot(first, i);
 		__u32 free1 = equal(state_of(load(&one->slot[at].core.word)), FLOW_FREE);
 		__u32 free2 = equal(state_of(load(&two->slot[at].core.word)), FLOW_FREE);
 
@@ -174,7 +174,7 @@ static __always_inline __u32 F(oldest_half_open)(const GROUP *one, const GROUP *
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 2 * GROUP_SLOTS; i++) {
-		__u32 at = (first ^ i) & 3;
+		__u32 at = probed_slot(first, i);
 		const FLOW *f = i < GROUP_SLOTS ? &one->slot[at] : &two->slot[at];
 		__u32 state = state_of(load(&f->core.word));
 		__u32 half = less((state - FLOW_SYN_SENT) & 0xff, FLOW_NEW - FLOW_SYN_SENT + 1);

@@ -400,7 +400,15 @@ type XDPScratch struct {
 		GroupMac   uint8
 		Opener     uint8
 		Unroutable uint8
-		Pad        [7]uint8
+		Pad        [3]uint8
+		Chain      struct {
+			_      structs.HostLayout
+			At     uint32
+			End    uint32
+			Next   uint8
+			Quoted uint8
+			Pad    [2]uint8
+		}
 	}
 	Key     XDPClassifyKey
 	Opening struct {
