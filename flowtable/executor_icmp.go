@@ -13,16 +13,15 @@ func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
 		Family: p.Family, Proto: p.Proto, Domain: w.domain,
 		Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort,
 	}
+	if p.Piece == packet.Later {
+		// Only its first fragment says that a datagram is ICMP; none but that one has a type.
+		w.query = echoRequest(p.Family)
+		return reasonNone, false
+	}
 	if p.Proto != packet.ProtoICMP && p.Proto != packet.ProtoICMPv6 {
 		return reasonNone, false
 	}
-	w.query = packet.EchoRequest4 << 8
-	if p.Family == 6 {
-		w.query = packet.EchoRequest6 << 8
-	}
-	if p.Piece == packet.Later {
-		return reasonNone, false
-	}
+	w.query = echoRequest(p.Family)
 	switch p.ICMP.Kind {
 	case packet.Query:
 		w.tuple.SrcPort = p.ICMP.ID
@@ -45,6 +44,13 @@ func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
 		}
 	}
 	return bpf.XDPReasonREASON_ICMP_TYPE, true
+}
+
+func echoRequest(family uint8) uint16 {
+	if family == 4 {
+		return packet.EchoRequest4 << 8
+	}
+	return packet.EchoRequest6 << 8
 }
 
 // quoted makes the tuple of an ICMP error that of a packet from the quoted one's destination: the

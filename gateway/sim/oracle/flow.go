@@ -83,11 +83,12 @@ func (o *Oracle) known(p *packet, f *flow, fromOpener, later bool) Verdict {
 	if p.zone != zone {
 		return f.refuse("wrong-zone")
 	}
-	audit := o.rejudge(f)
+	query := p.query(later)
+	audit := o.rejudge(f, query)
 	if f.revoked {
 		return f.refuse("policy-revoked").audited(audit)
 	}
-	h, more, reason := o.leave(p, f, fromOpener)
+	h, more, reason := o.leave(p, f, fromOpener, query)
 	audit = append(audit, more...)
 	if reason != "" {
 		return f.refuse(reason).audited(audit)
@@ -95,13 +96,37 @@ func (o *Oracle) known(p *packet, f *flow, fromOpener, later bool) Verdict {
 	return proceed(p, f, h, fromOpener, later).audited(audit)
 }
 
-// rejudge is step 3: a flow of an older policy is asked about again. It returns the rules in audit
-// mode that matched.
-func (o *Oracle) rejudge(f *flow) []string {
+// query is type << 8 | code of the ICMP query that a packet of a known flow speaks of. A flow keeps
+// neither, as types and codes share it: it is judged again by those of the packet at hand. A reply
+// answers a query of code 0, and a later fragment, which has no type, is taken for an echo request's.
+func (p *packet) query(later bool) uint16 {
+	switch {
+	case later && p.is4():
+		return 8 << 8
+	case later:
+		return 128 << 8
+	case p.icmpKind() != icmpReply:
+		return p.ruleDport
+	}
+	return map[uint8]uint16{0: 8, 14: 13, 129: 128}[p.icmpType] << 8
+}
+
+// asked is the opening of a flow as it is judged again.
+func (f *flow) asked(query uint16) Opening {
+	op := f.opening
+	if op.Proto == protoICMP || op.Proto == protoICMPv6 {
+		op.DstPort = query
+	}
+	return op
+}
+
+// rejudge is step 3: a flow of an older policy is asked about again, query as packet.query says. It
+// returns the rules in audit mode that matched.
+func (o *Oracle) rejudge(f *flow, query uint16) []string {
 	if f.epoch == o.epoch {
 		return nil
 	}
-	j := o.Judge(f.opening)
+	j := o.Judge(f.asked(query))
 	f.epoch, f.revoked = o.epoch, j.Reason != ""
 	if !f.revoked {
 		f.rule = j.Rule
@@ -110,22 +135,20 @@ func (o *Oracle) rejudge(f *flow) []string {
 }
 
 // leave is step 5: where the packet goes, and whether the flow may go there.
-func (o *Oracle) leave(p *packet, f *flow, fromOpener bool) (h hop, audit []string, reason string) {
+func (o *Oracle) leave(p *packet, f *flow, fromOpener bool, query uint16) (h hop, audit []string, reason string) {
 	if h, reason = o.route(p.port, p.vlan, p.src, p.dst); reason != "" {
 		return h, nil, reason
 	}
-	op := f.opening
-	end := &op.To
+	end := &f.opening.To
 	if !fromOpener {
-		end = &op.From
+		end = &f.opening.From
 	}
 	if *end == h.zone {
 		return h, nil, ""
 	}
-	*end = h.zone
-	j := o.Judge(op)
 	// The zone is the flow's also if it may not go there: a later policy is asked about where it goes.
-	f.opening = op
+	*end = h.zone
+	j := o.Judge(f.asked(query))
 	if j.Reason != "" {
 		f.revoked = true
 		return h, j.Audit, "policy-revoked"

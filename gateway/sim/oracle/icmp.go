@@ -29,8 +29,9 @@ var icmpKinds = map[[2]uint8]icmpKind{
 // icmpKind is icmpOther for all other protocols too.
 func (p *packet) icmpKind() icmpKind { return icmpKinds[[2]uint8{p.proto, p.icmpType}] }
 
-// quoted reads the packet inside an ICMP error. A key that speaks of no flow is invalid.
-func (p *packet) quoted() (k key, reason string) {
+// quoted reads the packet inside an ICMP error. A key that speaks of no flow is invalid. Query is as
+// packet.query says.
+func (p *packet) quoted() (k key, query uint16, reason string) {
 	malformed := "malformed-icmp"
 	if !p.is4() {
 		malformed = "malformed-icmpv6"
@@ -42,27 +43,27 @@ func (p *packet) quoted() (k key, reason string) {
 	later := false
 	if p.is4() {
 		if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 || int(b[0]&15)*4 > len(b) {
-			return k, malformed
+			return k, 0, malformed
 		}
 		src, dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 		proto, rest = b[9], b[int(b[0]&15)*4:]
 		later = binary.BigEndian.Uint16(b[6:])&0x1fff != 0
 	} else {
 		if len(b) < 40 || b[0]>>4 != 6 {
-			return k, malformed
+			return k, 0, malformed
 		}
 		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
 		c := extensions(b[6], b[40:])
 		if c.reason != "" {
-			return k, malformed
+			return k, 0, malformed
 		}
 		proto, rest, later = c.proto, c.rest, c.fragment && c.offset != 0
 	}
 	switch {
 	case len(rest) < 8:
-		return k, malformed
+		return k, 0, malformed
 	case later, src == dst:
-		return k, "icmp-no-flow"
+		return k, 0, "icmp-no-flow"
 	}
 	k = key{src: src, dst: dst, proto: proto, domain: p.domain}
 	switch proto {
@@ -70,16 +71,16 @@ func (p *packet) quoted() (k key, reason string) {
 		k.sport, k.dport = binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
 	case protoICMP, protoICMPv6:
 		if (proto == protoICMP) != p.is4() || icmpKinds[[2]uint8{proto, rest[0]}] != icmpQuery {
-			return k, "icmp-no-flow"
+			return k, 0, "icmp-no-flow"
 		}
-		k.sport = binary.BigEndian.Uint16(rest[4:])
+		k.sport, query = binary.BigEndian.Uint16(rest[4:]), binary.BigEndian.Uint16(rest)
 	}
-	return k, ""
+	return k, query, ""
 }
 
 // icmpErrorPacket is section 6 for errors: they follow the flow that they speak of.
 func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
-	k, reason := p.quoted()
+	k, query, reason := p.quoted()
 	if reason != "" {
 		return drop(reason)
 	}
@@ -87,7 +88,7 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 	if f == nil || k.src != p.dst {
 		return drop("icmp-no-flow")
 	}
-	audit := o.rejudge(f)
+	audit := o.rejudge(f, query)
 	if f.revoked {
 		return drop("icmp-no-flow").audited(audit)
 	}
@@ -99,7 +100,7 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 	if p.zone != far {
 		return f.refuse("wrong-zone").audited(audit)
 	}
-	h, more, reason := o.leave(p, f, !opener)
+	h, more, reason := o.leave(p, f, !opener, query)
 	audit = append(audit, more...)
 	if reason != "" {
 		return f.refuse(reason).audited(audit)

@@ -1,6 +1,9 @@
 package oracle
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestICMP(t *testing.T) {
 	back, back6 := toWeb.back(), toWeb6.back()
@@ -53,4 +56,34 @@ func TestICMP(t *testing.T) {
 			{"lan0", outbound("10.0.0.5", "10.0.0.1").icmp(3, 3, 0, outbound("10.0.0.1", "10.0.0.5").udp(123, 1, 0)[14:]), "pass host", "local", StateNew},
 		}},
 	})
+}
+
+// A flow of queries is judged again by the type and code of the packet that meets the new policy.
+func TestQueryJudgedAgain(t *testing.T) {
+	const id = 77<<16 | 1
+	back := toWeb.back()
+	request := toWeb.icmp(13, 0, id, make([]byte, 16))
+	pieces := fragments(request, 8)
+	for _, c := range []struct {
+		name    string
+		service string // of the new policy's only rule
+		step    step
+	}{
+		{"its own query", "icmp/timestamp-request", step{"lan0", request, Forward, "new", StateNew}},
+		{"its own reply", "icmp/timestamp-request", step{"wan0", back.icmp(14, 0, id, nil), Forward, "new", StateReplied}},
+		{"an error about it", "icmp/timestamp-request", step{"wan0", back.icmp(3, 1, 0, request[14:42]), Forward, "new", StateNew}},
+		{"another query", "icmp/timestamp-request", step{"lan0", toWeb.icmp(8, 0, id, nil), "policy-revoked", "ping", StateNew}},
+		{"a later fragment", "icmp/timestamp-request", step{"lan0", pieces[1], "policy-revoked", "ping", StateNew}},
+		{"a later fragment where echo is allowed", "icmp/echo-request", step{"lan0", pieces[1], Forward, "new", StateNew}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOracle(t)
+			step{"lan0", pieces[0], Forward, "ping", StateNew}.run(t, o, 0, 0)
+			head := testPolicy[:strings.Index(testPolicy, "rules:")]
+			if err := o.SetPolicy(parsePolicy(t, head+"rules: [{name: new, from: any, to: any, service: "+c.service+", action: allow}]")); err != nil {
+				t.Fatal(err)
+			}
+			c.step.run(t, o, 1, 0)
+		})
+	}
 }
