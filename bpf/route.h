@@ -194,12 +194,13 @@ static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct por
 		return REASON_INTERNAL;
 	/* the port's own entry knows its MAC and MTU */
 	hop.src = load(&out->src);
+	/* before the call: behind it the verifier of Linux 6.1 takes rc for 0 and drops the branch */
+	if (!hop.ready)
+		p->pass = 1 + PASS_NEIGHBOUR;
 	p->nexthop = nexthop_slot(&hop);
 	if (p->nexthop == NEXTHOP_NONE)
 		return REASON_NEXTHOP_TABLE_FULL;
 	p->to = egress->zone;
-	if (!hop.ready)
-		p->pass = 1 + PASS_NEIGHBOUR;
 	return REASON_NONE;
 }
 
