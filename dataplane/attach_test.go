@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -99,6 +100,9 @@ func (g *gateway) snapshot(t *testing.T) map[string]string {
 			}
 			for _, hook := range []ebpf.AttachType{ebpf.AttachTCXEgress, ebpf.AttachTCXIngress} {
 				q, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: hook})
+				if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
+					continue // before Linux 6.6 there is no tcx
+				}
 				if err != nil {
 					return err
 				}
