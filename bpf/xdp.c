@@ -215,8 +215,12 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 		rejudge(f->core, f->counts, p);
 	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 	if (unlikely(p->word & (WORD_FLAG_REVOKED | WORD_FLAG_MARKED))) {
-		if (p->word & WORD_FLAG_REVOKED)
-			return error ? REASON_ICMP_NO_FLOW : REASON_POLICY_REVOKED;
+		if (p->word & WORD_FLAG_REVOKED) {
+			if (!error)
+				return REASON_POLICY_REVOKED;
+			p->verdict = 0; /* as if there were no flow */
+			return REASON_ICMP_NO_FLOW;
+		}
 		if (!change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
 			return REASON_FLOW_GONE;
 	}

@@ -216,13 +216,13 @@ func verdictFits(got *Result, want *oracle.Verdict) bool {
 
 // namesRule reports whether oracle and engine can name the same rule. The engine keeps the number of a
 // rule, which is another's once the policy has changed: with flows that are not judged again (wrong-zone,
-// policy-revoked) and in the fragment table. Of ARP, neighbour discovery and errors about flows that are
-// no more, the document names no rule.
+// policy-revoked) and in the fragment table. Of ARP and neighbour
+// discovery the document names no rule.
 func (s *Sim) namesRule(want *oracle.Verdict, later bool, since time.Duration) bool {
 	switch want.Reason {
 	case "":
 		return want.Rule != "builtin-arp" && want.Rule != "builtin-nd"
-	case "icmp-no-flow", "policy-revoked":
+	case "policy-revoked":
 		return false
 	case "wrong-zone":
 		return s.epoch == 1
