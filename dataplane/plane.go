@@ -63,7 +63,7 @@ type Plane struct {
 // kernel is what the running kernel offers.
 type kernel struct {
 	major, minor int
-	frags        bool // XDP programs for multi-buffer packets, 5.18
+	frags        bool // redirects of multi-buffer packets, 6.3; programs for them alone, 5.18
 	tcx          bool // tc programs attached by bpf_link, 6.6
 	force6       bool // IPv6 forwarding switch of a port, 6.17
 }
@@ -104,7 +104,7 @@ func open(o Options, k kernel) (p *Plane, err error) {
 		}
 	}()
 	if !p.kernel.frags {
-		p.notes = append(p.notes, "this kernel has no multi-buffer XDP (Linux 5.18): packets larger than a page need generic mode")
+		p.notes = append(p.notes, "this kernel has no multi-buffer XDP that can forward (Linux 6.3): packets larger than a page need generic mode")
 	}
 	if p.ns, err = currentNamespace(); err != nil {
 		return p, err
@@ -221,7 +221,7 @@ func probeKernel() (kernel, error) {
 	if !k.atLeast(5, 15) {
 		return kernel{}, fmt.Errorf("kernel %s is too old: softdpu needs Linux 5.15 or newer", release)
 	}
-	k.frags, k.tcx, k.force6 = k.atLeast(5, 18), k.atLeast(6, 6), true
+	k.frags, k.tcx, k.force6 = k.atLeast(6, 3), k.atLeast(6, 6), true
 	return k, nil
 }
 

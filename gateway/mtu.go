@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // An mtuSetter gives devices the MTU that the configuration asks for, and back what they had.
@@ -22,7 +23,7 @@ func setMTUs(ports []Port) (*mtuSetter, error) {
 			continue
 		}
 		if s == nil {
-			nl, err := netlink.NewHandle()
+			nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 			if err != nil {
 				return nil, fmt.Errorf("set MTU of port %s: open netlink socket: %w", p.Name, err)
 			}
