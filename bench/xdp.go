@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
@@ -264,9 +265,11 @@ func (r *rig) bed(s scenario, prog *ebpf.Program, seed uint64) (*bedded, error) 
 		return nil, err
 	}
 	b := &bedded{scenario: s}
-	for name := range spec.Programs {
+	for name, p := range spec.Programs {
 		if name != bpf.BenchProgPrologue && name != bpf.BenchProgEmpty {
 			delete(spec.Programs, name)
+		} else if !r.plane.MultiBuffer() {
+			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // the prologue calls only its like
 		}
 	}
 	rnd := rand.New(rand.NewPCG(seed, 0))

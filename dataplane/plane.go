@@ -63,7 +63,8 @@ type Plane struct {
 // kernel is what the running kernel offers.
 type kernel struct {
 	major, minor int
-	frags        bool // redirects of multi-buffer packets, 6.3; programs for them alone, 5.18
+	frags        bool // XDP programs for multi-buffer packets, 5.18
+	forwardFrags bool // which may redirect them, 6.3
 	tcx          bool // tc programs attached by bpf_link, 6.6
 	force6       bool // IPv6 forwarding switch of a port, 6.17
 }
@@ -103,7 +104,7 @@ func open(o Options, k kernel) (p *Plane, err error) {
 			p = nil
 		}
 	}()
-	if !p.kernel.frags {
+	if !p.MultiBuffer() {
 		p.notes = append(p.notes, "this kernel has no multi-buffer XDP that can forward (Linux 6.3): packets larger than a page need generic mode")
 	}
 	if p.ns, err = currentNamespace(); err != nil {
@@ -122,6 +123,13 @@ func open(o Options, k kernel) (p *Plane, err error) {
 	return p, nil
 }
 
+// MultiBuffer reports whether the programs take packets of several buffers. Where the kernel would drop
+// those that they redirect they do not, so that a driver refuses such an MTU; what only simulates sends
+// nothing.
+func (p *Plane) MultiBuffer() bool {
+	return p.kernel.frags && (p.kernel.forwardFrags || p.options.Simulate)
+}
+
 // load makes the shared maps and the programs that are never replaced.
 func (p *Plane) load() error {
 	spec, err := bpf.LoadXDP()
@@ -136,7 +144,7 @@ func (p *Plane) load() error {
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
-	if !p.kernel.frags {
+	if !p.MultiBuffer() {
 		for _, prog := range spec.Programs {
 			prog.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // all programs that share a PROG_ARRAY, or none
 		}
@@ -221,7 +229,7 @@ func probeKernel() (kernel, error) {
 	if !k.atLeast(5, 15) {
 		return kernel{}, fmt.Errorf("kernel %s is too old: softdpu needs Linux 5.15 or newer", release)
 	}
-	k.frags, k.tcx, k.force6 = k.atLeast(6, 3), k.atLeast(6, 6), true
+	k.frags, k.forwardFrags, k.tcx, k.force6 = k.atLeast(5, 18), k.atLeast(6, 3), k.atLeast(6, 6), true
 	return k, nil
 }
 

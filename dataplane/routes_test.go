@@ -66,7 +66,7 @@ func watch(t *testing.T) *watched {
 func passToKernel(t *testing.T, p *Plane) {
 	t.Helper()
 	flags := uint32(0)
-	if p.kernel.frags {
+	if p.MultiBuffer() {
 		flags = unix.BPF_F_XDP_HAS_FRAGS
 	}
 	for name, spec := range map[string]*ebpf.ProgramSpec{
