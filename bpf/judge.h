@@ -27,12 +27,27 @@ static __always_inline bool event_due(__u32 rule, __u32 tick)
 	return true;
 }
 
-static __always_inline void event_lost(__u32 rule)
+/* A new event of a rule, to be filled and submitted. NULL: the rule has written enough in this second,
+ * or the reader is behind; either way it is counted. */
+static __always_inline struct event *new_event(__u32 kind, __u32 rule, __u32 tick)
 {
-	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+	struct event *e;
 
-	if (c)
-		c->unlogged++;
+	if (!event_due(rule, tick))
+		return NULL;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+
+		if (c)
+			c->unlogged++;
+		return NULL;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = kind;
+	e->rule = rule;
+	e->tick = tick;
+	return e;
 }
 
 /* Writes an event about the packet at hand, which opens a flow or is refused. */
@@ -40,18 +55,13 @@ __noinline int emit_packet(const struct packet *p, __u32 rule, __u32 kind, __u32
 {
 	struct event *e;
 
-	if (!p || !event_due(rule, p->tick))
+	if (!p)
 		return 0;
-	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
-	if (!e) {
-		event_lost(rule);
+	e = new_event(kind, rule, p->tick);
+	if (!e)
 		return 0;
-	}
-	__builtin_memset(e, 0, sizeof(*e));
-	e->kind = kind;
 	e->family = p->family;
 	e->proto = p->proto;
-	e->rule = rule;
 	__builtin_memcpy(e->src, p->src, sizeof(e->src));
 	__builtin_memcpy(e->dst, p->dst, sizeof(e->dst));
 	e->sport = p->sport;
@@ -61,7 +71,7 @@ __noinline int emit_packet(const struct packet *p, __u32 rule, __u32 kind, __u32
 	e->from = p->zone;
 	e->to = p->to;
 	e->reason = reason;
-	e->created = e->tick = p->tick;
+	e->created = p->tick;
 	e->count[0].packets = 1;
 	e->count[0].bytes = p->ip_len;
 	bpf_ringbuf_submit(e, 0);
@@ -77,19 +87,12 @@ static __always_inline void emit_end(__u8 proto, const struct packet *p,
 	__u32 hi_opened = !!(core->word & WORD_FLAG_HI_OPENED), rule = rule_of(core);
 	struct event *e;
 
-	if (!event_due(rule, p->tick))
+	e = new_event(EVENT_FLOW_END, rule, p->tick);
+	if (!e)
 		return;
-	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
-	if (!e) {
-		event_lost(rule);
-		return;
-	}
-	__builtin_memset(e, 0, sizeof(*e));
-	e->kind = EVENT_FLOW_END;
 	e->family = p->family;
 	e->proto = proto;
 	e->state = state_of(core->word);
-	e->rule = rule;
 	for (int i = 0; i < 4; i++) {
 		if (i >= words)
 			break;
@@ -101,7 +104,6 @@ static __always_inline void emit_end(__u8 proto, const struct packet *p,
 	e->from = core->from;
 	e->to = core->to;
 	e->created = core->created;
-	e->tick = p->tick;
 	e->count[0] = count[hi_opened & 1];
 	e->count[1] = count[(hi_opened & 1) ^ 1];
 	bpf_ringbuf_submit(e, 0);
@@ -119,18 +121,13 @@ __noinline int audit(struct classify_key *key, __u32 verdict)
 		return 0;
 	c->judged++;
 	c->last = tick;
-	if (!(verdict & VERDICT_LOG) || !event_due(rule, tick))
+	if (!(verdict & VERDICT_LOG))
 		return 0;
-	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
-	if (!e) {
-		event_lost(rule);
+	e = new_event(EVENT_AUDIT, rule, tick);
+	if (!e)
 		return 0;
-	}
-	__builtin_memset(e, 0, sizeof(*e));
-	e->kind = EVENT_AUDIT;
 	e->family = key->family;
 	e->proto = key->proto;
-	e->rule = rule;
 	if (key->family == 4) {
 		e->src[0] = bpf_htonl(key->src_lo);
 		e->dst[0] = bpf_htonl(key->dst_lo);
@@ -152,7 +149,7 @@ __noinline int audit(struct classify_key *key, __u32 verdict)
 	}
 	e->from = key->from;
 	e->to = key->to;
-	e->created = e->tick = tick;
+	e->created = tick;
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
