@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/softdpu/softdpu/bpf"
 )
 
 // GatewayOptions of `bench gateway`. The zero value is a full run.
@@ -36,7 +38,7 @@ type forwarder interface {
 }
 
 // Gateway measures forwarding on one core: softdpu beside the kernel under nftables rules and beside
-// a bare XDP redirect, in turn. The method is in docs/BENCHMARKS.md.
+// bare XDP redirects, in turn. The method is in docs/BENCHMARKS.md.
 func Gateway(ctx context.Context, o GatewayOptions) (report *Report, err error) {
 	if o.Rounds == 0 {
 		o.Rounds = 9
@@ -91,6 +93,9 @@ func Gateway(ctx context.Context, o GatewayOptions) (report *Report, err error) 
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", all[i].name, err)
 			}
+			if !l.waited {
+				env.PeerConfig[all[i].name] = all[i].config + "\n(the generator did not keep up: the figure is the generator's)"
+			}
 			if round >= 0 {
 				all[i].rates = append(all[i].rates, rate)
 			}
@@ -99,7 +104,7 @@ func Gateway(ctx context.Context, o GatewayOptions) (report *Report, err error) 
 	}
 	env.Engine = "xdp"
 	env.Pinning = "generator CPU 0; gateway's NAPI thread and the sink behind it CPU 1"
-	env.Method = fmt.Sprintf("60-byte UDP frames of %d flows in turn, each answered once beforehand, as fast as CPU 0 makes them; packets counted at the far end; contenders in turn, %v each, %d rounds", gatewayFlows, o.Duration, o.Rounds)
+	env.Method = fmt.Sprintf("60-byte UDP frames of %d flows in turn, each answered once beforehand, as fast as the gateway takes them with at most %d on their way; packets counted at the far end; contenders in turn, %v each, %d rounds", gatewayFlows, flightWindow, o.Duration, o.Rounds)
 	if v, err := exec.Command("nft", "--version").Output(); err == nil {
 		env.Peers["nftables"] = strings.TrimSpace(string(v))
 	}
@@ -120,6 +125,7 @@ func gatewayReport(env Environment, all []*contestant) *Report {
 		{"forward-1000-rules-established", "softdpu-1000", "kernel-nft-1000-established"},
 		{"forward-1000-rules-established/nft-flowtable", "softdpu-1000", "kernel-nft-flowtable"},
 		{"forward-redirect", "softdpu-10", "xdp-redirect"},
+		{"forward-redirect/xdp-reroute", "softdpu-10", "xdp-reroute"},
 	} {
 		ours, peer := by[pair.ours], by[pair.peer]
 		if ours == nil || peer == nil {
@@ -138,7 +144,8 @@ func contestants() []*contestant {
 		kernel("kernel-nft-1000", nftRules(1000, "")),
 		kernel("kernel-nft-1000-established", nftRules(1000, "    ct state established,related accept\n")),
 		kernel("kernel-nft-flowtable", nftFlowtable(nftRules(1000, "    meta l4proto udp ct state established flow add @fast\n    ct state established,related accept\n"))),
-		redirect(),
+		redirect("xdp-redirect", bpf.BenchProgRedirect, "an XDP program of one bpf_redirect_map on lan"),
+		redirect("xdp-reroute", bpf.BenchProgReroute, "the same, with constant MACs, TTL and header checksum rewritten"),
 	}
 }
 

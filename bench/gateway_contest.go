@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -138,15 +139,15 @@ func nftFlowtable(rules string) string {
 	return strings.Replace(rules, "table inet bench {\n", "table inet bench {\n  flowtable fast {\n    hook ingress priority filter\n    devices = { lan, wan }\n  }\n", 1)
 }
 
-// redirect is the least that XDP can do: one device to the other, the frame as it came.
-func redirect() *contestant {
-	return &contestant{name: "xdp-redirect", config: "an XDP program of one bpf_redirect_map on lan, an empty one on wan", start: func(c *contestant) (forwarder, error) {
+// redirect is a program of bench.c that sends every frame by wan.
+func redirect(name, program, config string) *contestant {
+	return &contestant{name: name, config: config, start: func(c *contestant) (forwarder, error) {
 		w, err := newWires(c.prefix)
 		if err != nil {
 			return nil, err
 		}
 		f := &wiresForwarder{wires: w}
-		err = w.gw.Do(func() error { return f.attachRedirect() })
+		err = w.gw.Do(func() error { return f.attachRedirect(program) })
 		if err != nil {
 			return nil, errors.Join(err, f.close())
 		}
@@ -154,45 +155,54 @@ func redirect() *contestant {
 	}}
 }
 
-func (f *wiresForwarder) attachRedirect() error {
-	index, err := deviceIndex("wan")
+func (f *wiresForwarder) attachRedirect(program string) error {
+	wan, err := deviceIndex("wan")
 	if err != nil {
 		return err
 	}
-	coll, err := loadBench(bpf.BenchProgRedirect)
+	spec, err := bpf.LoadBench()
+	if err != nil {
+		return err
+	}
+	macs := [2]uint64{macWord(f.serve), macWord(f.wanMAC)}
+	if err := spec.Variables[bpf.BenchVarNextMac].Set(macs); err != nil {
+		return err
+	}
+	coll, err := loadBench(spec, nil, program)
 	if err != nil {
 		return err
 	}
 	f.after = append(f.after, func() error { coll.Close(); return nil })
-	if err := coll.Maps[bpf.BenchMapOutputs].Put(uint32(0), index); err != nil {
+	if err := coll.Maps[bpf.BenchMapOutputs].Put(uint32(0), wan); err != nil {
 		return fmt.Errorf("set output: %w", err)
 	}
 	lan, err := deviceIndex("lan")
 	if err != nil {
 		return err
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: coll.Programs[bpf.BenchProgRedirect], Interface: int(lan), Flags: link.XDPDriverMode})
+	l, err := link.AttachXDP(link.XDPOptions{Program: coll.Programs[program], Interface: int(lan), Flags: link.XDPDriverMode})
 	if err != nil {
-		return fmt.Errorf("attach redirect: %w", err)
+		return fmt.Errorf("attach %s: %w", program, err)
 	}
 	f.after = append(f.after, l.Close)
 	return nil
 }
 
-// loadBench loads some of bench.c's programs.
-func loadBench(names ...string) (*ebpf.Collection, error) {
-	spec, err := bpf.LoadBench()
-	if err != nil {
-		return nil, err
-	}
+// macWord is a MAC in the low 48 bits, as it stands in a frame.
+func macWord(mac [6]byte) uint64 {
+	return binary.LittleEndian.Uint64(append(mac[:], 0, 0))
+}
+
+// loadBench loads some of bench.c's programs, with maps of another collection in the place of their own.
+func loadBench(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map, programs ...string) (*ebpf.Collection, error) {
 	for name := range spec.Programs {
-		if !selected(names, name) {
+		if !selected(programs, name) {
 			delete(spec.Programs, name)
 		}
 	}
-	coll, err := ebpf.NewCollection(spec)
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", strings.Join(names, ", "), err)
+		return nil, fmt.Errorf("load %s: %w", strings.Join(programs, ", "), err)
 	}
 	return coll, nil
 }

@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -40,28 +42,54 @@ func testRun(prog *ebpf.Program, frame []byte, ifindex uint32, repeat int) (verd
 	return a.retval, time.Duration(a.duration), nil
 }
 
-// sendFrames runs prog on live frames: what it redirects really leaves. Linux 5.18.
-func sendFrames(prog *ebpf.Program, frame []byte, ifindex uint32, repeat int) error {
-	a := testRunAttr{repeat: uint32(repeat), flags: liveFrames, batchSize: 64}
-	return a.run(prog, frame, ifindex)
+// sendFor runs prog on live frames for d: what it redirects really leaves. One test run a measurement,
+// since starting and ending one takes two RCU grace periods, in which nothing is sent. A signal to this
+// thread ends it: the caller has locked the goroutine to it. Linux 5.18.
+func sendFor(prog *ebpf.Program, frame []byte, ifindex uint32, d time.Duration) error {
+	const most = 20e6 // frames a second, so that it ends without the signal too
+	pid, thread, done := unix.Getpid(), unix.Gettid(), make(chan struct{})
+	var signalled sync.WaitGroup
+	signalled.Go(func() {
+		for wait := d; ; wait = time.Millisecond {
+			select {
+			case <-done:
+				return
+			case <-time.After(wait):
+				unix.Tgkill(pid, thread, unix.SIGURG) // which Go's runtime takes and ignores
+			}
+		}
+	})
+	a := testRunAttr{repeat: uint32(most * d.Seconds()), flags: liveFrames, batchSize: 64}
+	err := a.try(prog, frame, ifindex)
+	close(done)
+	signalled.Wait()
+	if errors.Is(err, unix.EINTR) {
+		return nil
+	}
+	return err
 }
 
+// run repeats a test run that a signal ended, the runtime's own included.
 func (a *testRunAttr) run(prog *ebpf.Program, frame []byte, ifindex uint32) error {
+	for {
+		err := a.try(prog, frame, ifindex)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+}
+
+func (a *testRunAttr) try(prog *ebpf.Program, frame []byte, ifindex uint32) error {
 	ctx := xdpMD{DataEnd: uint32(len(frame)), IngressIfindex: ifindex}
 	a.progFD = uint32(prog.FD())
 	a.dataIn, a.dataSizeIn = uint64(uintptr(unsafe.Pointer(&frame[0]))), uint32(len(frame))
 	a.ctxIn, a.ctxSizeIn = uint64(uintptr(unsafe.Pointer(&ctx))), uint32(unsafe.Sizeof(ctx))
-	for {
-		_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
-		runtime.KeepAlive(frame)
-		runtime.KeepAlive(&ctx)
-		runtime.KeepAlive(prog)
-		switch errno {
-		case 0:
-			return nil
-		case unix.EINTR, unix.EAGAIN: // a signal; the runtime's own included
-		default:
-			return fmt.Errorf("test run of %s: %w", prog, errno)
-		}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
+	runtime.KeepAlive(frame)
+	runtime.KeepAlive(&ctx)
+	runtime.KeepAlive(prog)
+	if errno != 0 {
+		return fmt.Errorf("test run of %s: %w", prog, errno)
 	}
+	return nil
 }

@@ -2,17 +2,22 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * bench.c: what bench puts around the programs that it measures. prologue restores the frame before
- * every round of a test run, which would otherwise see its own output of the round before, and
- * generate makes the traffic that the gateway benchmark offers to a port.
+ * every round of a test run, which would otherwise see its own output of the round before. For the
+ * gateway benchmark, generate makes the traffic, sink counts what arrives, and redirect and reroute
+ * are the least that a gateway could do.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #define FRAME_MAX 128
 
 volatile const __u32 frame_size; /* bytes of every frame, a multiple of 4, at most FRAME_MAX */
 volatile const __u32 trace_mask; /* frames in the trace - 1; a power of two - 1 */
+volatile const __u32 window; /* frames that generate lets be on their way */
 volatile const __u32 output; /* key of the device that generate and redirect send by */
 
 struct trace_frame {
@@ -97,38 +102,112 @@ int empty(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* Live-frame test runs: sends the next frame of the trace by a device. */
+/* Frames on their way from generate to sink; each side has a cache line of its own. */
+struct in_flight {
+	__u64 sent, known; /* known: arrived, as generate last read it */
+	__u64 held; /* times that generate had to wait */
+	__u64 pad[5];
+	__u64 arrived; /* told every FLIGHT_STEP frames */
+	__u64 pad2[7];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct in_flight);
+} flight SEC(".maps");
+
+#define FLIGHT_STEP 16
+#define FLIGHT_SPINS 4096
+
+/* Live-frame test runs: sends the next frame of the trace by a device, unless as many as `window` are
+ * on their way. */
 SEC("xdp.frags")
 int generate(struct xdp_md *ctx)
 {
+	__u32 zero = 0;
+	struct in_flight *f = bpf_map_lookup_elem(&flight, &zero);
+
+	if (!f)
+		return XDP_ABORTED;
+	if (f->sent - f->known >= window) {
+		f->held++;
+		/* dropping would free the frame under the lock that the far end frees under */
+		for (int i = 0; i < FLIGHT_SPINS && f->sent - f->known >= window; i++)
+			f->known = *(volatile __u64 *)&f->arrived;
+		if (f->sent - f->known >= window)
+			return XDP_DROP;
+	}
 	if (!next_frame(ctx))
 		return XDP_ABORTED;
+	f->sent++;
 	return bpf_redirect_map(&outputs, output, 0);
 }
 
-/* The least that forwards: one device to another, the frame as it came. */
+/* The least that XDP can do: one device to another, the frame as it came. */
 SEC("xdp.frags")
 int redirect(struct xdp_md *ctx)
 {
 	return bpf_redirect_map(&outputs, output, 0);
 }
 
-/* Counts what arrives. */
+volatile const __u64 next_mac[2]; /* destination and source, low 48 bits as they stand in the frame */
+
+/* The least that a router must do: new MACs, and a TTL and header checksum that are one further. */
+SEC("xdp.frags")
+int reroute(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + sizeof(struct ethhdr);
+	volatile const __u64 *mac = next_mac;
+	__u32 check;
+
+	if ((void *)(ip + 1) > data_end)
+		return XDP_ABORTED;
+	*(__u32 *)data = mac[0];
+	*(__u16 *)(data + 4) = mac[0] >> 32;
+	*(__u32 *)(data + 6) = mac[1];
+	*(__u16 *)(data + 10) = mac[1] >> 32;
+	check = ip->check + bpf_htons(0x0100);
+	ip->check = check + (check >= 0xffff);
+	ip->ttl--;
+	return bpf_redirect_map(&outputs, output, 0);
+}
+
+/* What arrived at a CPU, and when: ns of CLOCK_MONOTONIC. */
+struct arrivals {
+	__u64 packets;
+	__u64 first, last;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct arrivals);
 } arrived SEC(".maps");
 
 SEC("xdp.frags")
 int sink(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	__u64 *n = bpf_map_lookup_elem(&arrived, &zero);
+	struct arrivals *a = bpf_map_lookup_elem(&arrived, &zero);
 
-	if (n)
-		(*n)++;
+	if (!a)
+		return XDP_ABORTED;
+	/* the clock costs more than the count: every 64th packet reads it */
+	if (!(a->packets++ & 63)) {
+		a->last = bpf_ktime_get_ns();
+		if (a->packets == 1)
+			a->first = a->last;
+	}
+	if (!(a->packets & (FLIGHT_STEP - 1))) {
+		struct in_flight *f = bpf_map_lookup_elem(&flight, &zero);
+
+		if (f)
+			*(volatile __u64 *)&f->arrived += FLIGHT_STEP;
+	}
 	return XDP_DROP;
 }
 

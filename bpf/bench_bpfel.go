@@ -13,6 +13,23 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type BenchArrivals struct {
+	_       structs.HostLayout
+	Packets uint64
+	First   uint64
+	Last    uint64
+}
+
+type BenchInFlight struct {
+	_       structs.HostLayout
+	Sent    uint64
+	Known   uint64
+	Held    uint64
+	Pad     [5]uint64
+	Arrived uint64
+	Pad2    [7]uint64
+}
+
 type BenchTraceFrame struct {
 	_    structs.HostLayout
 	Word [32]uint32
@@ -24,6 +41,7 @@ type BenchTraceFrame struct {
 const (
 	BenchMapArrived   = "arrived"
 	BenchMapCursor    = "cursor"
+	BenchMapFlight    = "flight"
 	BenchMapOutputs   = "outputs"
 	BenchMapTarget    = "target"
 	BenchMapTrace     = "trace"
@@ -31,10 +49,13 @@ const (
 	BenchProgGenerate = "generate"
 	BenchProgPrologue = "prologue"
 	BenchProgRedirect = "redirect"
+	BenchProgReroute  = "reroute"
 	BenchProgSink     = "sink"
 	BenchVarFrameSize = "frame_size"
+	BenchVarNextMac   = "next_mac"
 	BenchVarOutput    = "output"
 	BenchVarTraceMask = "trace_mask"
+	BenchVarWindow    = "window"
 )
 
 // LoadBench returns the embedded CollectionSpec for Bench.
@@ -83,6 +104,7 @@ type BenchProgramSpecs struct {
 	Generate *ebpf.ProgramSpec `ebpf:"generate"`
 	Prologue *ebpf.ProgramSpec `ebpf:"prologue"`
 	Redirect *ebpf.ProgramSpec `ebpf:"redirect"`
+	Reroute  *ebpf.ProgramSpec `ebpf:"reroute"`
 	Sink     *ebpf.ProgramSpec `ebpf:"sink"`
 }
 
@@ -92,6 +114,7 @@ type BenchProgramSpecs struct {
 type BenchMapSpecs struct {
 	Arrived *ebpf.MapSpec `ebpf:"arrived"`
 	Cursor  *ebpf.MapSpec `ebpf:"cursor"`
+	Flight  *ebpf.MapSpec `ebpf:"flight"`
 	Outputs *ebpf.MapSpec `ebpf:"outputs"`
 	Target  *ebpf.MapSpec `ebpf:"target"`
 	Trace   *ebpf.MapSpec `ebpf:"trace"`
@@ -102,8 +125,10 @@ type BenchMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type BenchVariableSpecs struct {
 	FrameSize *ebpf.VariableSpec `ebpf:"frame_size"`
+	NextMac   *ebpf.VariableSpec `ebpf:"next_mac"`
 	Output    *ebpf.VariableSpec `ebpf:"output"`
 	TraceMask *ebpf.VariableSpec `ebpf:"trace_mask"`
+	Window    *ebpf.VariableSpec `ebpf:"window"`
 }
 
 // BenchObjects contains all objects after they have been loaded into the kernel.
@@ -128,6 +153,7 @@ func (o *BenchObjects) Close() error {
 type BenchMaps struct {
 	Arrived *ebpf.Map `ebpf:"arrived"`
 	Cursor  *ebpf.Map `ebpf:"cursor"`
+	Flight  *ebpf.Map `ebpf:"flight"`
 	Outputs *ebpf.Map `ebpf:"outputs"`
 	Target  *ebpf.Map `ebpf:"target"`
 	Trace   *ebpf.Map `ebpf:"trace"`
@@ -137,6 +163,7 @@ func (m *BenchMaps) Close() error {
 	return _BenchClose(
 		m.Arrived,
 		m.Cursor,
+		m.Flight,
 		m.Outputs,
 		m.Target,
 		m.Trace,
@@ -148,8 +175,10 @@ func (m *BenchMaps) Close() error {
 // It can be passed to LoadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type BenchVariables struct {
 	FrameSize *ebpf.Variable `ebpf:"frame_size"`
+	NextMac   *ebpf.Variable `ebpf:"next_mac"`
 	Output    *ebpf.Variable `ebpf:"output"`
 	TraceMask *ebpf.Variable `ebpf:"trace_mask"`
+	Window    *ebpf.Variable `ebpf:"window"`
 }
 
 // BenchPrograms contains all programs after they have been loaded into the kernel.
@@ -160,6 +189,7 @@ type BenchPrograms struct {
 	Generate *ebpf.Program `ebpf:"generate"`
 	Prologue *ebpf.Program `ebpf:"prologue"`
 	Redirect *ebpf.Program `ebpf:"redirect"`
+	Reroute  *ebpf.Program `ebpf:"reroute"`
 	Sink     *ebpf.Program `ebpf:"sink"`
 }
 
@@ -169,6 +199,7 @@ func (p *BenchPrograms) Close() error {
 		p.Generate,
 		p.Prologue,
 		p.Redirect,
+		p.Reroute,
 		p.Sink,
 	)
 }
