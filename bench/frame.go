@@ -21,6 +21,7 @@ type frameSpec struct {
 	id             uint16 // IPv4
 	fragment       uint16 // IPv4: flags and offset field
 	badChecksum    bool   // IPv4: a wrong header checksum
+	partial        bool   // TCP, UDP: the checksum is the bare pseudo-header sum, as stacks leave it to devices
 	size           int    // of the frame in bytes, the tag included; headers must fit
 }
 
@@ -102,6 +103,10 @@ func appendFrame(b []byte, c conn, s frameSpec) []byte {
 		pseudo = uint32(sum(pseudo, ip[12:20]))
 	} else {
 		pseudo = uint32(sum(pseudo, ip[8:40]))
+	}
+	if s.partial {
+		binary.BigEndian.PutUint16(check, sum(pseudo, nil))
+		return b
 	}
 	binary.BigEndian.PutUint16(check, ^sum(pseudo, transport))
 	return b

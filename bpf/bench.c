@@ -13,15 +13,15 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define FRAME_MAX 128
+#define TRACE_BYTES 128 /* of each frame, that a program may change: the rest stays as it is */
 
-volatile const __u32 frame_size; /* bytes of every frame, a multiple of 4, at most FRAME_MAX */
+volatile const __u32 frame_size; /* bytes of every frame, a multiple of 4 */
 volatile const __u32 trace_mask; /* frames in the trace - 1; a power of two - 1 */
 volatile const __u32 window; /* frames that generate lets be on their way */
 volatile const __u32 output; /* key of the device that generate and redirect send by */
 
 struct trace_frame {
-	__u32 word[FRAME_MAX / 4];
+	__u32 word[TRACE_BYTES / 4];
 };
 
 struct {
@@ -75,7 +75,7 @@ static __always_inline bool next_frame(struct xdp_md *ctx)
 	data = (void *)(long)ctx->data;
 	data_end = (void *)(long)ctx->data_end;
 #pragma unroll
-	for (int i = 0; i < FRAME_MAX / 4; i++) {
+	for (int i = 0; i < TRACE_BYTES / 4; i++) {
 		__u32 *word = data + i * 4;
 
 		if (i * 4 >= frame_size)
