@@ -249,7 +249,11 @@ func (l *load) measure(d time.Duration) (float64, error) {
 	if err := flight.Put(uint32(0), bpf.BenchInFlight{}); err != nil {
 		return 0, fmt.Errorf("reset generator: %w", err)
 	}
-	if err := sendFor(l.coll.Programs[bpf.BenchProgGenerate], l.frame, 0, d); err != nil {
+	sending := func() bool {
+		var f bpf.BenchInFlight
+		return flight.Lookup(uint32(0), &f) == nil && f.Sent > 0
+	}
+	if err := sendFor(l.coll.Programs[bpf.BenchProgGenerate], l.frame, 0, sending, d); err != nil {
 		return 0, err
 	}
 	time.Sleep(5 * time.Millisecond) // what is in the queues

@@ -42,27 +42,35 @@ func testRun(prog *ebpf.Program, frame []byte, ifindex uint32, repeat int) (verd
 	return a.retval, time.Duration(a.duration), nil
 }
 
-// sendFor runs prog on live frames for d: what it redirects really leaves. One test run a measurement,
-// since starting and ending one takes two RCU grace periods, in which nothing is sent. A signal to this
-// thread ends it: the caller has locked the goroutine to it. Linux 5.18.
-func sendFor(prog *ebpf.Program, frame []byte, ifindex uint32, d time.Duration) error {
-	const most = 20e6 // frames a second, so that it ends without the signal too
+// sendFor runs prog on live frames, for d since the first of them: what it redirects really leaves.
+// Starting and ending a test run takes RCU grace periods, in which nothing is sent; so it is one test
+// run, sending tells when it has begun, and a signal to this thread, to which the caller has locked
+// the goroutine, ends it. Linux 5.18.
+func sendFor(prog *ebpf.Program, frame []byte, ifindex uint32, sending func() bool, d time.Duration) error {
+	const most = 20e6 // frames a second, so that it ends without a signal too
 	pid, thread, done := unix.Getpid(), unix.Gettid(), make(chan struct{})
-	var signalled sync.WaitGroup
-	signalled.Go(func() {
-		for wait := d; ; wait = time.Millisecond {
+	var stopper sync.WaitGroup
+	stopper.Go(func() {
+		wait := time.Millisecond
+		for begun := false; ; {
 			select {
 			case <-done:
 				return
 			case <-time.After(wait):
+			}
+			switch {
+			case begun:
+				wait = time.Millisecond
 				unix.Tgkill(pid, thread, unix.SIGURG) // which Go's runtime takes and ignores
+			case sending():
+				begun, wait = true, d
 			}
 		}
 	})
 	a := testRunAttr{repeat: uint32(most * d.Seconds()), flags: liveFrames, batchSize: 64}
 	err := a.try(prog, frame, ifindex)
 	close(done)
-	signalled.Wait()
+	stopper.Wait()
 	if errors.Is(err, unix.EINTR) {
 		return nil
 	}
