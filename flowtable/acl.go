@@ -1,25 +1,3 @@
-// Package flowtable, ACL pipes: an ACL pipe is an ordered list of entries over zones, addresses, ports,
-// protocol, family and the identity of the source MAC. The first entry that matches decides; its
-// verdict is one word that holds the monitor (the rule that counts the packet, the log flag) and the
-// forward (allow, deny, reject). An audit entry monitors only: it is reported, and evaluation goes on
-// behind it. A miss answers 0, no rule and no action, which is the default deny.
-//
-// CompileACL turns the list into a graph of small questions (is the source at least x, is the port y,
-// is the destination in set z), in which equal sub-problems are one. Both executors run that graph:
-// [ACL.Classify] walks it in Go, and [ReplaceClassifier] puts it, as eBPF, in the place of the C
-// function classify() of a program. A pipe is immutable: entries are added, changed and removed by
-// compiling a new one, which is published as a new generation.
-//
-// A search takes 10 to 20 questions on average with 1,000 entries, and costs 15 to 60 ns in the kernel
-// on keys in random order. Entries that match anything in a dimension that others name are
-// copied into both halves of a cut; a budget of nodes bounds that, and where it is used up entries are
-// asked one after the other. So is a list of entries that each name many scattered prefixes in both
-// addresses: there a search may take as many questions as there are entries. A set of more than 8
-// ranges is searched on its own, in as many steps as its size has bits.
-//
-// The generated program holds at most 250,000 instructions, which is some 10,000 firewall rules, or
-// addresses of 100,000 IPv4 prefixes, 35,000 IPv6 prefixes or 22,000 IPv6 hosts in all large sets
-// together; more is refused by an error that says so. The executor in Go has no such limit.
 package flowtable
 
 import (
