@@ -75,7 +75,7 @@ func (c *Client) Passes(ctx context.Context) (passes []Pass, err error) {
 	return passes, c.get(ctx, "passes", nil, &passes)
 }
 
-// Rules asks for the rules and what they counted, in order of evaluation.
+// Rules asks for the rules and what they counted: "none" and the built-in ones, then the policy's in order.
 func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
 	return rules, c.get(ctx, "rules", nil, &rules)
 }

@@ -61,7 +61,7 @@ const (
 // OnStop says what is left in force by a clean stop.
 type OnStop string
 
-// OnStopBlock admits management and the gateway's own traffic and drops the rest.
+// OnStopBlock gives everything back: the kernel forwards again only what it forwarded before.
 const OnStopBlock OnStop = "block"
 
 // Flows bounds the flow table.

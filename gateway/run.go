@@ -125,10 +125,11 @@ type running struct {
 // programs and policy; ports; then what follows the kernel and people.
 func (g *running) start() error {
 	c, log := g.config, g.options.Log
-	var err error
-	if g.listener, err = listenControl(&c.Control, log); err != nil {
+	listener, err := listenControl(&c.Control, log)
+	if err != nil {
 		return err
 	}
+	g.listener = listener
 	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
 		return err
 	}
@@ -170,7 +171,6 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, events: g.events,
 		version: g.options.Version, started: time.Now(),
 	}, log)
-	listener := g.listener
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)

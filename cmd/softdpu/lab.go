@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -103,9 +104,14 @@ func whatToTry(env *Env, l *testenv.Lab) string {
 	var lines [][2]string // command line, what comes of it
 	if _, gateway := l.Topology.Node(testenv.Gateway); gateway {
 		intro = "The gateway's kernel does not forward: nothing passes until softdpu runs in it. Try:"
+		config := "softdpu.yaml"
+		example := filepath.Join("deploy/examples", l.Topology.Name, config)
+		if _, err := os.Stat(example); err == nil { // in a checkout
+			config = example
+		}
 		lines = append(lines,
 			[2]string{lab + "exec " + first.Node + " -- ping -c 3 -W 1 " + far, "no answer yet"},
-			[2]string{lab + "exec gw -- " + env.Program + " run -c softdpu.yaml", "now passes what the policy allows"})
+			[2]string{lab + "exec gw -- " + env.Program + " run -c " + config, "now passes what the policy allows"})
 	} else {
 		lines = append(lines, [2]string{lab + "exec " + first.Node + " -- ping -c 3 " + far, "the other end answers"})
 	}

@@ -15,8 +15,8 @@ func newRulesCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rules",
 		Short: "List the rules of the running gateway and what they counted",
-		Long: `List the rules of the running gateway in order of evaluation: first what no rule matched ("none"), the
-built-in rules, then those of the policy. JUDGED counts the times that a rule decided, FLOWS the
+		Long: `List the rules of the running gateway: what no rule matched ("none") and the built-in rules, then those
+of the policy in order of evaluation. JUDGED counts the times that a rule decided, FLOWS the
 connections that it allows now, PACKETS and BYTES what it allowed or refused, LAST the time since it
 decided last, UNLOGGED the events that the limit left out.`,
 		Example: `  sudo softdpu rules
