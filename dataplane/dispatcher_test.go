@@ -61,12 +61,12 @@ func TestHiddenTagsAreDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	frame := func(payload string) []byte {
+	frame := func(sport uint16, payload string) []byte {
 		ip := &layers.IPv4{
 			Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP,
 			SrcIP: net.IPv4(10, 10, 1, 2), DstIP: net.IPv4(10, 10, 2, 2),
 		}
-		udp := &layers.UDP{SrcPort: layers.UDPPort(1000 + len(payload)), DstPort: 5000}
+		udp := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: 5000}
 		if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 			t.Fatal(err)
 		}
@@ -79,8 +79,10 @@ func TestHiddenTagsAreDropped(t *testing.T) {
 		}
 		return b.Bytes()
 	}
-	tagged, untagged := frame("a frame of VLAN 10, to be recognised by its length of payload"), frame("an untagged frame")
-	tagFrames(t, client, "c0", len(tagged), 10)
+	untagged := frame(1000, "an untagged frame")
+	tagged := func(sport uint16) []byte { return frame(sport, "a frame of VLAN 10, which its length shows") }
+	length := len(tagged(0))
+	tagFrames(t, client, "c0", length, 10)
 
 	capture, err := server.StartCapture("s0", testenv.CaptureOptions{Match: func(f []byte) bool {
 		return bytes.Contains(f, []byte("VLAN 10")) || bytes.Contains(f, []byte("untagged"))
@@ -124,25 +126,25 @@ func TestHiddenTagsAreDropped(t *testing.T) {
 		}
 	}
 
-	send(tagged)
+	send(tagged(1001))
 	arrive("tag in the frame", 1)
 	offloaded(bpf.XDPCounter{})
 
 	hide(t, client, "c0", true)
-	send(tagged)
+	send(tagged(1002)) // would open a flow from the zone of untagged frames
 	arrive("tag beside the frame", 0)
-	offloaded(bpf.XDPCounter{Packets: 1, Bytes: uint64(len(tagged))})
+	offloaded(bpf.XDPCounter{Packets: 1, Bytes: uint64(length)})
 
 	hide(t, client, "c0", false)
-	send(tagged)
+	send(tagged(1002))
 	arrive("tag in the frame again", 1)
-	offloaded(bpf.XDPCounter{Packets: 1, Bytes: uint64(len(tagged))})
+	offloaded(bpf.XDPCounter{Packets: 1, Bytes: uint64(length)})
 
 	// Its dispatcher finds the generations that follow, too.
 	if err := p.Publish(Generation{Epoch: 2}); err != nil {
 		t.Fatal(err)
 	}
-	send(tagged)
+	send(tagged(1001))
 	testenv.Eventually(t, 5*time.Second, func() error {
 		reasons, err := p.Reasons()
 		if err == nil && reasons[bpf.XDPReasonREASON_POLICY_REVOKED].Packets != 1 {
