@@ -126,7 +126,11 @@ func (p *Plane) rxMetadata(port *Port) (features uint64, err error) {
 
 // noteUnseenTags says that nothing would notice tags that are hidden after the look-up at the start.
 func (p *Port) noteUnseenTags(why error) {
-	p.note("VLAN tags that are hidden from now on would not be noticed, and their frames taken for untagged ones: %v; leave the VLAN offloads of device %s off", why, p.Device)
+	offload := "rxvlan off at device " + p.Device
+	if p.Kind == "veth" {
+		offload = "txvlan off at the other end of device " + p.Device
+	}
+	p.note("VLAN tags that are hidden from now on would not be noticed, and their frames taken for untagged ones: %v; leave %s", why, offload)
 }
 
 // driver names what moves the device's frames.

@@ -155,6 +155,15 @@ func TestHiddenTagsAreDropped(t *testing.T) {
 	if _, err := capture.Stop(); err != nil {
 		t.Error(err)
 	}
+
+	// A device that goes takes its dispatcher with it, and Close, at the end, gives back the rest.
+	g.do(t, func() error {
+		l, err := netlink.LinkByName("lan")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	})
 }
 
 // tagFrames puts a VLAN tag on the frames of that length which leave by a device, where the kernel
