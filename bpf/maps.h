@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* maps.h: every map and every tunable. Sizes marked "set at load" are written into the spec by Go. */
+/* maps.h: every tunable, and every map but those of dispatch.h. Sizes marked "set at load" are written
+ * into the spec by Go. */
 #ifndef SOFTDPU_MAPS_H
 #define SOFTDPU_MAPS_H
 
 #include "abi.h"
+#include "dispatch.h"
 
 /* ---- Tunables: constants to the verifier, which removes what they turn off ------------------- */
 
@@ -180,13 +182,6 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, REASON_LEN);
-	__type(key, __u32);
-	__type(value, struct counter);
-} reasons SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, PASS_LEN);
 	__type(key, __u32);
 	__type(value, struct counter);
@@ -227,14 +222,7 @@ struct {
 	__type(value, struct reject_bucket);
 } rejects SEC(".maps");
 
-/* ---- Generations and simulation -------------------------------------------------------------- */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} generations SEC(".maps");
+/* ---- Guards and simulation -------------------------------------------------------------------- */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);

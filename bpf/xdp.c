@@ -296,16 +296,6 @@ static __always_inline int decide(struct xdp_md *ctx, struct packet *p, struct p
 	return known(ctx, p, port, gw, &f, out);
 }
 
-static __always_inline void count_reason(__u32 reason, __u32 bytes)
-{
-	struct counter *c = bpf_map_lookup_elem(&reasons, &reason);
-
-	if (c) {
-		c->packets++;
-		c->bytes += bytes;
-	}
-}
-
 static __always_inline void count_pass(__u32 cause, __u32 bytes)
 {
 	struct counter *c = bpf_map_lookup_elem(&passes, &cause);
@@ -470,13 +460,11 @@ int softdpu(struct xdp_md *ctx)
 	return forward(ctx, p, port, gw, parse(ctx, p, port));
 }
 
-/* What is attached to every port and never replaced. */
+/* What is attached to every port, but where vlan.c's does more, and never replaced. */
 SEC("xdp.frags")
 int dispatch(struct xdp_md *ctx)
 {
-	bpf_tail_call(ctx, &generations, 0);
-	count_reason(REASON_GENERATION_ABSENT, ctx->data_end - ctx->data);
-	return XDP_DROP;
+	return to_generation(ctx);
 }
 
 #include "guard.h"

@@ -67,6 +67,7 @@ type kernel struct {
 	forwardFrags bool // which may redirect them, 6.3
 	tcx          bool // tc programs attached by bpf_link, 6.6
 	force6       bool // IPv6 forwarding switch of a port, 6.17
+	rxTags       bool // drivers can tell XDP programs of VLAN tags beside the frame, 6.8
 }
 
 // perGeneration names the maps that are not shared: the constants, and tables that only the
@@ -230,6 +231,7 @@ func probeKernel() (kernel, error) {
 		return kernel{}, fmt.Errorf("kernel %s is too old: softdpu needs Linux 5.15 or newer", release)
 	}
 	k.frags, k.forwardFrags, k.tcx, k.force6 = k.atLeast(5, 18), k.atLeast(6, 3), k.atLeast(6, 6), true
+	k.rxTags = k.atLeast(6, 8)
 	return k, nil
 }
 

@@ -18,9 +18,8 @@ import (
 // attachXDP attaches the port's dispatcher: in the driver if it can, else, unless native was asked
 // for, in the kernel's stack, keeping the driver's reason.
 func (p *Plane) attachXDP(port *Port) error {
-	prog := p.dispatcher(port)
 	if port.Mode != ModeGeneric {
-		err := p.linkXDP(port, prog, link.XDPDriverMode)
+		err := p.linkNative(port)
 		if err == nil {
 			port.Running = ModeNative
 			return nil
@@ -28,21 +27,21 @@ func (p *Plane) attachXDP(port *Port) error {
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENODEV) {
 			return port.errorf("attach XDP to device %s: %w", port.Device, explainPermission(err))
 		}
-		why := p.whyNotNative(port, prog, err)
+		why := p.whyNotNative(port, p.dispatch, err)
 		if port.Mode == ModeNative {
 			return port.errorf("attach XDP to device %s in native mode: %s: set xdp_mode: auto to fall back to generic mode", port.Device, why)
 		}
 		port.WhyNotNative = why
 	}
-	if err := p.linkXDP(port, prog, link.XDPGenericMode); err != nil {
+	if err := p.linkXDP(port, p.dispatch, link.XDPGenericMode); err != nil {
 		return port.errorf("attach XDP to device %s in generic mode: %w", port.Device, explainPermission(err))
 	}
 	port.Running = ModeGeneric
+	if len(port.VLANs) > 0 {
+		port.noteUnseenTags(errors.New("generic mode takes no program that could ask the driver"))
+	}
 	return nil
 }
-
-// dispatcher returns the program to attach to a port. All ports share one.
-func (p *Plane) dispatcher(*Port) *ebpf.Program { return p.dispatch }
 
 func (p *Plane) linkXDP(port *Port, prog *ebpf.Program, mode link.XDPAttachFlags) error {
 	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: int(port.Index), Flags: mode})
@@ -57,10 +56,7 @@ func (p *Plane) linkXDP(port *Port, prog *ebpf.Program, mode link.XDPAttachFlags
 // whyNotNative asks the driver again by netlink, which, unlike bpf(2), hands on the driver's own
 // words. attachErr stands in where there are none.
 func (p *Plane) whyNotNative(port *Port, prog *ebpf.Program, attachErr error) string {
-	driver := port.Driver
-	if driver == "" {
-		driver = port.Kind
-	}
+	driver := port.driver()
 	const flags = nl.XDP_FLAGS_DRV_MODE | nl.XDP_FLAGS_UPDATE_IF_NOEXIST
 	err := setXDP(port.Index, prog.FD(), flags)
 	if err == nil { // it would now: then whatever was in the way is gone, and this is not how we attach
