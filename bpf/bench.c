@@ -152,7 +152,8 @@ int redirect(struct xdp_md *ctx)
 	return bpf_redirect_map(&outputs, output, 0);
 }
 
-volatile const __u64 next_mac[2]; /* destination and source, low 48 bits as they stand in the frame */
+volatile const __u64
+	next_mac[2]; /* destination and source, low 48 bits as they stand in the frame */
 
 /* The least that a router must do: new MACs, and a TTL and header checksum that are one further. */
 SEC("xdp.frags")
