@@ -286,10 +286,11 @@ static __always_inline int parse_udp(void *l4, void *data_end, struct packet *p)
 }
 
 /* Whether a listener query, report or done is what RFC 2710 and RFC 3810 say: none leaves its link. A
- * router alert stands before it as a rule; nothing is gained by asking for it. */
-static __always_inline bool listener_discovery(const struct packet *p)
+ * router alert stands before it as a rule; nothing is gained by asking for it. A function of its own,
+ * because it is seldom asked and the caller's stack is short. */
+__noinline int listener_discovery(const struct packet *p)
 {
-	if (p->ttl != 1 || p->frag || !multicast6(p->dst))
+	if (!p || p->ttl != 1 || p->frag || !multicast6(p->dst))
 		return false;
 	return linklocal6(p->src) || (p->icmp_type != 130 && unspecified6(p->src));
 }
