@@ -39,7 +39,7 @@ enum reason {
 	REASON_TCP_WINDOW, /* RST or FIN outside the receiver's window */
 	REASON_ICMP_NO_FLOW, /* ICMP error that speaks of no known flow */
 	REASON_ICMP_NO_REQUEST, /* ICMP reply without its request */
-	REASON_ICMP_TYPE, /* ICMP type that is neither query, error nor neighbour discovery */
+	REASON_ICMP_TYPE, /* ICMP type that is neither query, error nor discovery on its own link */
 	REASON_WRONG_ZONE, /* packet of a known flow from a zone where neither end of it lives */
 
 	/* by address and route */
@@ -89,7 +89,7 @@ enum reason {
 enum pass_cause {
 	PASS_HOST, /* for the gateway itself, admitted by the host zone's rules */
 	PASS_ARP,
-	PASS_ND, /* neighbour and router discovery */
+	PASS_ND, /* neighbour and multicast listener discovery */
 	PASS_NEIGHBOUR, /* allowed, next hop's MAC not yet known */
 	PASS_FRAGMENT, /* allowed, larger than the egress MTU and may be fragmented */
 	PASS_LEN
@@ -116,6 +116,18 @@ enum action {
 #define VERDICT_ACTION_MASK 0x07u
 #define VERDICT_LOG (1u << 28)
 #define VERDICT_MIDSTREAM (1u << 29) /* TCP may be picked up without its SYN */
+
+/* Rule ids that every policy has. No verdict names those from RULE_ARP to RULE_REPLIES. */
+enum builtin_rule {
+	RULE_NONE, /* no rule matched */
+	RULE_MANAGEMENT,
+	RULE_DHCP_CLIENT,
+	RULE_ARP,
+	RULE_ND,
+	RULE_ICMP_ERRORS, /* counts errors as they are admitted; they count on their flow too */
+	RULE_REPLIES, /* credited with what the other end of a flow sent, beside the flow's own rule */
+	RULE_FIRST, /* first rule of the policy; the others follow in its order */
+};
 
 /* What the classifier sees: the opening packet of a flow. Host byte order. */
 struct classify_key {
@@ -356,7 +368,7 @@ struct counter {
 };
 
 /* Of one rule, on one CPU. Packets that live in flows are counted there and credited here when the
- * flow's slot gets another flow or the flow another rule. */
+ * flow's slot gets another flow or the flow another rule; RULE_REPLIES only for the former. */
 struct rule_counter {
 	__u64 packets, bytes;
 	__u64 judged; /* times that the rule decided, or in audit mode would have */

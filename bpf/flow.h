@@ -167,6 +167,17 @@ static __always_inline __u32 rule_of(const struct flow_core *core)
 	return core->rule & VERDICT_RULE_MASK;
 }
 
+/* What a flow that ended has counted goes to its rule, and its replies to their built-in one as well. */
+static __always_inline void credit_flow(const struct flow_core *core,
+					const struct flow_count *count)
+{
+	const struct flow_count *replies = core->word & WORD_FLAG_HI_OPENED ? &count[0] : &count[1];
+
+	count_rule(rule_of(core), count[0].packets + count[1].packets,
+		   count[0].bytes + count[1].bytes);
+	count_rule(RULE_REPLIES, replies->packets, replies->bytes);
+}
+
 /* ---- Addresses of both families, for table.h -------------------------------------------------- */
 
 static __always_inline bool greater4(const __be32 *a, const __be32 *b)

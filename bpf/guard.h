@@ -26,6 +26,7 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 	if (p->kind == PACKET_ERROR) {
 		f->count->packets++;
 		f->count->bytes += p->ip_len;
+		count_rule(RULE_ICMP_ERRORS, 1, p->ip_len);
 		return REASON_NONE;
 	}
 	if (p->frag != FRAG_LATER) {

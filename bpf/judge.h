@@ -272,7 +272,7 @@ __noinline int rejudge(struct flow_core *core, const struct flow_counts *counts,
 	}
 	count_judged(p, verdict, false);
 	if (rule != old) {
-		/* what it counted so far stays with the old rule */
+		/* what it counted so far stays with the old rule; replies are replies under both */
 		__u64 packets = counts->way[0].packets + counts->way[1].packets;
 		__u64 bytes = counts->way[0].bytes + counts->way[1].bytes;
 
@@ -329,22 +329,20 @@ static __always_inline int after_insert(int result)
 	return REASON_NONE;
 }
 
-/* The flow in scratch->gone* had to give way: its counts go to its rule, its end is told. */
+/* The flow in scratch->gone* had to give way: its counts are credited, its end is told. */
 static __noinline void credit_gone(const struct packet *p, struct scratch *s)
 {
 	if (p->family == 4) {
 		struct flow4 *g = &s->gone4;
 
-		count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
-			   g->count[0].bytes + g->count[1].bytes);
+		credit_flow(&g->core, g->count);
 		if (g->core.word & WORD_FLAG_LOG)
 			emit_end(g->key.proto, p, &g->core, g->count, &g->key.lo, &g->key.hi, 1,
 				 g->key.lo_port, g->key.hi_port);
 	} else {
 		struct flow6 *g = &s->gone6;
 
-		count_rule(rule_of(&g->core), g->count[0].packets + g->count[1].packets,
-			   g->count[0].bytes + g->count[1].bytes);
+		credit_flow(&g->core, g->count);
 		if (g->core.word & WORD_FLAG_LOG)
 			emit_end(g->key.proto, p, &g->core, g->count, g->key.lo, g->key.hi, 4,
 				 g->key.lo_port, g->key.hi_port);

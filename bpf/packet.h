@@ -31,7 +31,7 @@ enum packet_kind {
 	PACKET_FLOW, /* has the key of a flow that it may open */
 	PACKET_REPLY, /* has the key of a flow, but cannot open one */
 	PACKET_ERROR, /* ICMP error: belongs to the flow of the packet inside */
-	PACKET_ND,
+	PACKET_ND, /* neighbour or multicast listener discovery, on its own link */
 	PACKET_ARP,
 	PACKET_ETHERTYPE, /* not IP */
 };

@@ -285,6 +285,16 @@ static __always_inline int parse_udp(void *l4, void *data_end, struct packet *p)
 	return REASON_NONE;
 }
 
+/* Whether a listener query, report or done is what RFC 2710 and RFC 3810 say: none leaves its link. A
+ * router alert stands before it as a rule; nothing is gained by asking for it. A function of its own,
+ * because it is seldom asked and the caller's stack is short. */
+__noinline int listener_discovery(const struct packet *p)
+{
+	if (!p || p->ttl != 1 || p->frag || !multicast6(p->dst))
+		return false;
+	return linklocal6(p->src) || (p->icmp_type != 130 && unspecified6(p->src));
+}
+
 static __always_inline int parse_icmp(void *l4, void *data_end, struct packet *p)
 {
 	int malformed = p->family == 4 ? REASON_MALFORMED_ICMP : REASON_MALFORMED_ICMPV6;
@@ -328,6 +338,12 @@ static __always_inline int parse_icmp(void *l4, void *data_end, struct packet *p
 		return REASON_NONE;
 	case 133 ... 137:
 		if (p->ttl != 255 || p->frag)
+			return REASON_ICMP_TYPE;
+		p->kind = PACKET_ND;
+		return REASON_NONE;
+	case 130 ... 132:
+	case 143:
+		if (!listener_discovery(p))
 			return REASON_ICMP_TYPE;
 		p->kind = PACKET_ND;
 		return REASON_NONE;

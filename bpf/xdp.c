@@ -26,6 +26,7 @@
 /* For bpf2go: types that no map mentions. */
 #define EXPORT(kind, name) const kind name *export_##name __attribute__((unused))
 EXPORT(enum, action);
+EXPORT(enum, builtin_rule);
 EXPORT(enum, reason);
 EXPORT(enum, pass_cause);
 EXPORT(enum, flow_state);
@@ -72,7 +73,7 @@ static __always_inline bool passed_ethertype(const struct gateway_state *gw, __b
 	return false;
 }
 
-/* ARP, neighbour discovery and listed ethertypes: to the inline peer, or to the kernel. */
+/* ARP, discovery and listed ethertypes: to the inline peer, or to the kernel. */
 static __always_inline int beside_ip(struct packet *p, const struct port *port,
 				     const struct gateway_state *gw)
 {
@@ -267,7 +268,9 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 		return REASON_FLOW_GONE;
 	f->count->packets++;
 	f->count->bytes += p->ip_len;
-	if (!error)
+	if (unlikely(error))
+		count_rule(RULE_ICMP_ERRORS, 1, p->ip_len);
+	else
 		leg->seen = p->tick;
 	*out = hop;
 	return REASON_NONE;

@@ -23,6 +23,19 @@ const (
 	XDPActionACTION_SPOOFED XDPAction = 4
 )
 
+type XDPBuiltinRule uint32
+
+const (
+	XDPBuiltinRuleRULE_NONE        XDPBuiltinRule = 0
+	XDPBuiltinRuleRULE_MANAGEMENT  XDPBuiltinRule = 1
+	XDPBuiltinRuleRULE_DHCP_CLIENT XDPBuiltinRule = 2
+	XDPBuiltinRuleRULE_ARP         XDPBuiltinRule = 3
+	XDPBuiltinRuleRULE_ND          XDPBuiltinRule = 4
+	XDPBuiltinRuleRULE_ICMP_ERRORS XDPBuiltinRule = 5
+	XDPBuiltinRuleRULE_REPLIES     XDPBuiltinRule = 6
+	XDPBuiltinRuleRULE_FIRST       XDPBuiltinRule = 7
+)
+
 type XDPClassifyKey struct {
 	_       structs.HostLayout
 	SrcHi   uint64
@@ -514,6 +527,7 @@ const (
 	XDPVarEpoch             = "epoch"
 	XDPVarEventRate         = "event_rate"
 	XDPVarExportAction      = "export_action"
+	XDPVarExportBuiltinRule = "export_builtin_rule"
 	XDPVarExportClassifyKey = "export_classify_key"
 	XDPVarExportEvent       = "export_event"
 	XDPVarExportEventKind   = "export_event_kind"
@@ -620,6 +634,7 @@ type XDPVariableSpecs struct {
 	Epoch             *ebpf.VariableSpec `ebpf:"epoch"`
 	EventRate         *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportAction      *ebpf.VariableSpec `ebpf:"export_action"`
+	ExportBuiltinRule *ebpf.VariableSpec `ebpf:"export_builtin_rule"`
 	ExportClassifyKey *ebpf.VariableSpec `ebpf:"export_classify_key"`
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
@@ -723,6 +738,7 @@ type XDPVariables struct {
 	Epoch             *ebpf.Variable `ebpf:"epoch"`
 	EventRate         *ebpf.Variable `ebpf:"event_rate"`
 	ExportAction      *ebpf.Variable `ebpf:"export_action"`
+	ExportBuiltinRule *ebpf.Variable `ebpf:"export_builtin_rule"`
 	ExportClassifyKey *ebpf.Variable `ebpf:"export_classify_key"`
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`

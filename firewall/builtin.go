@@ -22,9 +22,9 @@ var builtinDescriptions = [RuleFirst]string{
 	RuleManagement: "what the gateway's configuration names as its management",
 	RuleDHCPClient: "the gateway's own DHCP and DHCPv6",
 	RuleARP:        "ARP, between inline ports and with the gateway",
-	RuleND:         "IPv6 neighbour and router discovery with hop limit 255",
-	RuleICMPErrors: "ICMP errors that speak of a known flow",
-	RuleReplies:    "replies of allowed flows",
+	RuleND:         "IPv6 neighbour discovery and multicast listener discovery",
+	RuleICMPErrors: "ICMP errors that speak of a known flow, which are counted on the flow's own rule too",
+	RuleReplies:    "replies of allowed flows, which are counted on the flow's own rule too",
 }
 
 // Sources that anti-spoofing does not ask about: link-local IPv6 and the two unspecified addresses
@@ -48,7 +48,7 @@ func (c *compiler) builtinRules() {
 	}
 }
 
-// spoofing makes the entries in front of all rules: what may not come from a zone.
+// spoofing makes the entries in front of all rules but management: what may not come from a zone.
 func (c *compiler) spoofing() {
 	for _, name := range c.out.Zones[zoneFirst:] {
 		z := &c.policy.Zones[slices.IndexFunc(c.policy.Zones, func(z Zone) bool { return z.Name == name })]

@@ -46,7 +46,8 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 	if opts.Management.Override {
 		c.out.Entries = slices.Concat(c.antispoof, c.builtin.dhcp, c.entries, c.builtin.management)
 	} else {
-		c.out.Entries = slices.Concat(c.antispoof, c.builtin.management, c.builtin.dhcp, c.entries)
+		// Before anti-spoofing: the wrong addresses of a zone must not cut the operator off either.
+		c.out.Entries = slices.Concat(c.builtin.management, c.antispoof, c.builtin.dhcp, c.entries)
 	}
 	c.lint()
 	c.out.Warnings = c.out.Warnings.Sorted(p.Files...)

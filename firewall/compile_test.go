@@ -63,7 +63,7 @@ func TestExamplePolicy(t *testing.T) {
 	if !c.NextExpiry.Equal(time.Date(2027, 7, 1, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("next expiry %v", c.NextExpiry)
 	}
-	// spoofing of lan, management, DHCP (4), two rules
+	// management, spoofing of lan, DHCP (4), two rules
 	if len(c.Entries) != 1+1+4+2 {
 		t.Errorf("%d entries", len(c.Entries))
 	}
@@ -91,6 +91,46 @@ func TestExamplePolicy(t *testing.T) {
 			v := cl.Classify(&k, nil)
 			if got := fmt.Sprintf("%s: %s", verdictOf(v), c.Explain(v)); got != row.want {
 				t.Errorf("%s: %+v\n got %s\nwant %s", name, row, got, row.want)
+			}
+		}
+	}
+}
+
+// Addresses of a zone that leave the operator out do not cut him off, unless the configuration says so.
+func TestManagementFromForeignAddresses(t *testing.T) {
+	const text = head + `zones: {lan: {ports: [a], addresses: [10.9.0.0/16, "fd09::/64"]}, wan: {ports: [b]}}
+rules: [{name: all, from: any, to: any, action: allow}]
+`
+	const managed, foreign = `built-in rule "builtin-management"`, "spoofed: the source is outside the addresses of its zone"
+	for _, row := range []struct {
+		name     string
+		override bool
+		src, dst string
+		to       uint8
+		dport    uint16
+		want     string
+	}{
+		{"ssh to the host", false, "10.0.0.1", "10.0.0.2", 1, 22, managed},
+		{"ssh to the host over IPv6", false, "fd00::1", "fd00::2", 1, 22, managed},
+		{"another service", false, "10.0.0.1", "10.0.0.2", 1, 443, foreign},
+		{"ssh to another", false, "10.0.0.1", "192.0.2.1", 3, 22, foreign},
+		{"ssh to the host, overridden", true, "10.0.0.1", "10.0.0.2", 1, 22, foreign},
+		{"ssh to the host from inside, overridden", true, "10.9.0.1", "10.0.0.2", 1, 22, `rule "all", p.yaml:4`},
+	} {
+		c, err := compileText(t, text, CompileOptions{Management: Management{
+			From: []Ref{{Name: "lan"}}, Services: []Ref{{Name: "tcp/22"}}, Override: row.override}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		acl, err := flowtable.CompileACL(c.Entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := Key(netip.MustParseAddr(row.src), netip.MustParseAddr(row.dst), 6, 50000, row.dport)
+		k.From, k.To = 2, row.to
+		for name, cl := range map[string]Classifier{"linear": linear(c.Entries), "pipe": acl} {
+			if got := c.Explain(cl.Classify(&k, nil)); got != row.want {
+				t.Errorf("%s, %s: %s, want %s", row.name, name, got, row.want)
 			}
 		}
 	}

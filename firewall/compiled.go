@@ -3,19 +3,20 @@ package firewall
 import (
 	"time"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
 )
 
 // Ids of the rules that every compiled policy has.
 const (
-	RuleNone       uint32 = iota // no rule matched
-	RuleManagement               // "builtin-management"
-	RuleDHCPClient               // "builtin-dhcp-client"
-	RuleARP                      // "builtin-arp": no entries, counted by the executors
-	RuleND                       // "builtin-nd": likewise
-	RuleICMPErrors               // "builtin-icmp-errors": likewise
-	RuleReplies                  // "builtin-replies": likewise
-	RuleFirst                    // first rule of the policy; the others follow in its order
+	RuleNone       = uint32(bpf.XDPBuiltinRuleRULE_NONE)        // no rule matched
+	RuleManagement = uint32(bpf.XDPBuiltinRuleRULE_MANAGEMENT)  // "builtin-management"
+	RuleDHCPClient = uint32(bpf.XDPBuiltinRuleRULE_DHCP_CLIENT) // "builtin-dhcp-client"
+	RuleARP        = uint32(bpf.XDPBuiltinRuleRULE_ARP)         // "builtin-arp": no entries, counted by the executors
+	RuleND         = uint32(bpf.XDPBuiltinRuleRULE_ND)          // "builtin-nd": likewise
+	RuleICMPErrors = uint32(bpf.XDPBuiltinRuleRULE_ICMP_ERRORS) // "builtin-icmp-errors": likewise
+	RuleReplies    = uint32(bpf.XDPBuiltinRuleRULE_REPLIES)     // "builtin-replies": likewise
+	RuleFirst      = uint32(bpf.XDPBuiltinRuleRULE_FIRST)       // first rule of the policy; the others follow in its order
 )
 
 // Ref is a name with the place where it was written.
@@ -29,7 +30,7 @@ type Ref struct {
 type Management struct {
 	From     []Ref // zones of the policy
 	Services []Ref // names of services of the policy, or literals such as tcp/22
-	// Override puts these allows behind the policy's rules instead of before them.
+	// Override puts these allows behind anti-spoofing and the policy's rules instead of before them.
 	Override bool
 }
 

@@ -2,6 +2,12 @@ package flowtable
 
 import "github.com/softdpu/softdpu/bpf"
 
+// Built-in rules that the executor counts for by itself (abi.h: enum builtin_rule).
+const (
+	ruleICMPErrors = uint32(bpf.XDPBuiltinRuleRULE_ICMP_ERRORS)
+	ruleReplies    = uint32(bpf.XDPBuiltinRuleRULE_REPLIES)
+)
+
 // Counters are what an Executor counts beside the flows themselves, like the maps of bpf/maps.h.
 // Every packet that is not forwarded counts in exactly one of Reasons and Passes.
 type Counters struct {
@@ -51,7 +57,16 @@ func (c *Counters) judged(id uint32, now uint32) {
 	}
 }
 
-// Credit adds the counts of a flow that ended, as Table.Scan reports it, to its rule.
+// credit adds the counts of a flow that gave its slot away to its rule, and its replies to their
+// built-in rule as well.
+func (c *Counters) credit(left *ended) {
+	c.rule(left.rule, left.packets, left.bytes)
+	c.rule(ruleReplies, left.replies.Packets, left.replies.Bytes)
+}
+
+// Credit adds the counts of a flow that ended, as Table.Scan reports it, to its rule, and its replies to
+// their built-in rule as well.
 func (c *Counters) Credit(f *Flow) {
 	c.rule(f.Rule, f.Packets[0]+f.Packets[1], f.Bytes[0]+f.Bytes[1])
+	c.rule(ruleReplies, f.Packets[1], f.Bytes[1])
 }

@@ -124,7 +124,7 @@ func (e *Executor) listed(ethertype uint16) bool {
 	return false
 }
 
-// besideIP sends ARP and neighbour discovery on: to the inline peer, or to the kernel.
+// besideIP sends ARP and discovery on: to the inline peer, or to the kernel.
 func (e *Executor) besideIP(w *work, cause bpf.XDPPassCause) bpf.XDPReason {
 	if w.inline() {
 		w.nexthop = uint32(w.port.Peer)
@@ -232,7 +232,7 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 			return bpf.XDPReasonREASON_FLOW_TABLE_FULL
 		}
 	}
-	e.Counters.rule(left.rule, left.packets, left.bytes)
+	e.Counters.credit(&left)
 	e.meet(w, k.sender)
 	return reasonNone
 }
@@ -321,12 +321,14 @@ func (e *Executor) track(w *work, leg, peer *bpf.XDPLeg) bpf.XDPReason {
 	return reason
 }
 
-// count adds the packet to its leg. A hit takes the ageing scan's mark off; an ICMP error is none.
+// count adds the packet to its leg, an ICMP error to its built-in rule too. A hit takes the ageing scan's
+// mark off; an error is none.
 func (e *Executor) count(w *work, leg *bpf.XDPLeg) {
 	n := &w.flow.count[w.side]
 	n.Packets++
 	n.Bytes += uint64(e.p.Length)
 	if w.failed {
+		e.Counters.rule(ruleICMPErrors, 1, uint64(e.p.Length))
 		return
 	}
 	storeSeen(leg, w.tick)

@@ -37,9 +37,8 @@ func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
 		w.failed = true
 		reason = e.quoted(w)
 		return reason, reason != reasonNone
-	case packet.Neighbour:
-		// RFC 4861 section 6.1: 255 proves that no router forwarded it; RFC 6980: never in fragments.
-		if p.TTL == 255 && p.Piece == packet.Whole {
+	case packet.Neighbour, packet.Listener:
+		if p.OnLink() {
 			return e.besideIP(w, bpf.XDPPassCausePASS_ND), true
 		}
 	}
@@ -68,7 +67,7 @@ func (e *Executor) quoted(w *work) bpf.XDPReason {
 	}
 	if query {
 		w.tuple.DstPort = in.ID
-		w.query = uint16(in.Type) << 8
+		w.query = uint16(in.Type)<<8 | uint16(in.Code)
 	}
 	return reasonNone
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
 )
 
 const noFlow = bpf.XDPReasonREASON_ICMP_NO_FLOW
@@ -58,7 +59,11 @@ func TestICMPErrors(t *testing.T) {
 			if r.Table().Flows() != 2 {
 				t.Errorf("%d flows", r.Table().Flows())
 			}
+			counted := r.Counters.Rules[ruleICMPErrors]
 			if tc.verdict != Forward {
+				if counted.Packets != 0 {
+					t.Error("a refused error counts as an admitted one")
+				}
 				if f.Packets != before.Packets {
 					t.Error("a refused error counts")
 				}
@@ -67,6 +72,9 @@ func TestICMPErrors(t *testing.T) {
 			wantPort := uint8(1)
 			if tc.ifindex == lanIf {
 				wantPort = 2
+			}
+			if counted.Packets != 1 || counted.Bytes != uint64(len(tc.frame)-14) {
+				t.Errorf("errors count %+v, want one of %d bytes", counted, len(tc.frame)-14)
 			}
 			if res.Port != wantPort || res.Rule != ruleAll {
 				t.Errorf("port %d, rule %d", res.Port, res.Rule)
@@ -115,13 +123,21 @@ func TestICMPErrorOfRevokedFlow(t *testing.T) {
 func TestNeighbourDiscovery(t *testing.T) {
 	solicit := side{lanIf, []byte{0xfe, 0x80, 15: 9}, []byte{0xff, 2, 15: 1}}.raw(t, 58, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, client6...)...)
 	limit := func(f []byte, n byte) []byte { return patch(f, 21, n) }
-	listener := side{lanIf, []byte{0xfe, 0x80, 15: 9}, []byte{0xff, 2, 15: 1}}.raw(t, 58, 143, 0, 0, 0, 0, 0, 0, 0)
+	report := func(ifindex uint32, src ...byte) []byte { // behind a router alert
+		frame := side{ifindex, src, []byte{0xff, 2, 15: 0x16}}.raw(t, packet.ProtoHopByHop, 58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0, 0, 0, 0, 0)
+		return limit(frame, 1)
+	}
+	local := []byte{0xfe, 0x80, 15: 9}
 	inlineND := side{leftIf, []byte{0xfe, 0x80, 15: 9}, []byte{0xff, 2, 15: 1}}.raw(t, 58, append([]byte{133, 0, 0, 0, 0, 0, 0, 0}, client6...)...)
 	runArrivals(t, []arrival{
 		{name: "solicitation", ifindex: lanIf, frame: limit(solicit, 255), verdict: Pass, pass: passND},
 		{name: "that a router forwarded", ifindex: lanIf, frame: limit(solicit, 254), reason: bpf.XDPReasonREASON_ICMP_TYPE},
 		{name: "inline", ifindex: leftIf, frame: limit(inlineND, 255), verdict: Forward, port: 5},
-		{name: "listener report", ifindex: lanIf, frame: limit(listener, 255), reason: bpf.XDPReasonREASON_ICMP_TYPE},
+		{name: "listener report", ifindex: lanIf, frame: report(lanIf, local...), verdict: Pass, pass: passND},
+		{name: "listener report before there is an address", ifindex: lanIf, frame: report(lanIf, make([]byte, 16)...), verdict: Pass, pass: passND},
+		{name: "listener report, inline", ifindex: leftIf, frame: report(leftIf, local...), verdict: Forward, port: 5},
+		{name: "listener report from afar", ifindex: leftIf, frame: limit(report(leftIf, local...), 64), reason: bpf.XDPReasonREASON_ICMP_TYPE},
+		{name: "listener report of a global address", ifindex: lanIf, frame: report(lanIf, client6...), reason: bpf.XDPReasonREASON_ICMP_TYPE},
 		{name: "ICMP over IPv6", ifindex: lanIf, frame: fromClient6.raw(t, 1, 8, 0, 0, 0, 0, 0, 0, 0), reason: bpf.XDPReasonREASON_ICMP_TYPE},
 	})
 }

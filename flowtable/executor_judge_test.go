@@ -60,6 +60,14 @@ func TestRevokeAndRevive(t *testing.T) {
 			if one.Packets != 2 || one.Bytes != before.Bytes[0]+before.Bytes[1] || five.Packets != 1 || five.Bytes != uint64(len(tc.frame)-14) {
 				t.Errorf("rule 1 counts %+v, rule 5 %+v", one, five)
 			}
+			// And its replies are replies, whichever rule they were under.
+			want := bpf.XDPRuleCounter{Packets: before.Packets[1], Bytes: before.Bytes[1]}
+			if tc.ifindex == wanIf {
+				want.Packets, want.Bytes = want.Packets+1, want.Bytes+uint64(len(tc.frame)-14)
+			}
+			if got := r.Counters.Rules[ruleReplies]; got != want {
+				t.Errorf("replies count %+v, want %+v", got, want)
+			}
 		})
 	}
 }
@@ -100,4 +108,35 @@ func TestPublishKeepsCounters(t *testing.T) {
 		t.Error("counters of rules that flows may still belong to are gone")
 	}
 	r.Counters.rule(99, 1, 1) // of a policy long gone
+}
+
+// An entry keeps no ICMP code: an error has its flow judged by that of the query inside.
+func TestErrorJudgesByTheQuotedCode(t *testing.T) {
+	code3 := rules(func(k *bpf.XDPClassifyKey, _ func(uint32)) uint32 {
+		if k.Dport&0xff == 3 {
+			return allow(2)
+		}
+		return deny(3)
+	})
+	for _, tc := range []struct {
+		name   string
+		there  []byte
+		router side
+		typ    byte
+	}{
+		{"IPv4", fromClient4.raw(t, 1, 8, 3, 0, 0, 0, 9, 0, 1), side{wanIf, []byte{10, 9, 9, 9}, client4}, 11},
+		{"IPv6", fromClient6.raw(t, 58, 128, 3, 0, 0, 0, 9, 0, 1), side{wanIf, []byte{0xfd, 9, 15: 9}, client6}, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t)
+			r.want(lanIf, tc.there, Forward, reasonNone)
+			r.Publish(11, code3, 9)
+			if res := r.want(wanIf, tc.router.icmpError(t, tc.typ, 0, tc.there), Forward, reasonNone); res.Rule != 2 {
+				t.Errorf("rule %d", res.Rule)
+			}
+			at := len(tc.there) - 7 // the code of the query, which ends the frame
+			r.Publish(12, code3, 9)
+			r.want(wanIf, tc.router.icmpError(t, tc.typ, 0, patch(tc.there, at, 0)), Drop, noFlow)
+		})
+	}
 }

@@ -304,6 +304,9 @@ func TestTCPLife(t *testing.T) {
 	if got := r.Counters.Rules[ruleAll]; got.Packets != 5 || got.Bytes != 44+40+140+44+40 {
 		t.Errorf("the old flow left its rule %+v", got)
 	}
+	if got := r.Counters.Rules[ruleReplies]; got.Packets != 2 || got.Bytes != 44+40 {
+		t.Errorf("the old flow left the replies %+v", got)
+	}
 	want := bpf.XDPTableCounter{Created: 2}
 	if r.Table().Counters != want || r.Table().Flows() != 1 {
 		t.Errorf("%+v, %d flows", r.Table().Counters, r.Table().Flows())

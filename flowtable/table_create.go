@@ -19,10 +19,11 @@ type opening struct {
 	leg      [2]bpf.XDPLeg // lo, hi
 }
 
-// ended is what a flow that gave its slot away leaves to its rule.
+// ended is what a flow that gave its slot away leaves to its rule. The zero value is no flow.
 type ended struct {
 	rule           uint32
 	packets, bytes uint64
+	replies        bpf.XDPFlowCount // of them those that the opener did not send
 }
 
 func endedOf(e *entry) ended {
@@ -30,6 +31,7 @@ func endedOf(e *entry) ended {
 		rule:    e.core.Rule & verdictRuleMask,
 		packets: e.count[0].Packets + e.count[1].Packets,
 		bytes:   e.count[0].Bytes + e.count[1].Bytes,
+		replies: e.count[e.opener()^1],
 	}
 }
 

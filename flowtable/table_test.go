@@ -147,10 +147,12 @@ func TestFullTable(t *testing.T) {
 		}
 		k := keyOf(&tuples[1])
 		e, _ := table.find(&k)
-		e.count[0].Packets, e.count[1].Bytes = 3, 500
+		opener := e.opener()
+		e.count[opener] = bpf.XDPFlowCount{Packets: 3, Bytes: 400}
+		e.count[opener^1] = bpf.XDPFlowCount{Packets: 1, Bytes: 100}
 		generation := e.word() >> WordGenerationBit
 		left, ok := opened(table, fresh(), half, 20)
-		if want := (ended{rule: (1<<32 - 2) & verdictRuleMask, packets: 3, bytes: 500}); !ok || left != want {
+		if want := (ended{rule: (1<<32 - 2) & verdictRuleMask, packets: 4, bytes: 500, replies: bpf.XDPFlowCount{Packets: 1, Bytes: 100}}); !ok || left != want {
 			t.Errorf("evicted %+v, %v; want %+v", left, ok, want)
 		}
 		if _, ok := table.Lookup(tuples[1]); ok {

@@ -129,9 +129,7 @@ func (r *rig) tally(t *testing.T) tally {
 	return n
 }
 
-// since returns what came on top of an earlier tally. Reasons and causes without packets are left out,
-// and so are the few multicast reports that the kernels of a lab send unasked in its first second: no
-// policy can allow them (what else is icmp-type would be missed by who sent it).
+// since returns what came on top of an earlier tally. Reasons and causes without packets are left out.
 func (n tally) since(before tally) tally {
 	out := tally{
 		sent: n.sent - before.sent, arrived: n.arrived - before.arrived, counted: n.counted - before.counted,
@@ -145,14 +143,8 @@ func (n tally) since(before tally) tally {
 			}
 		}
 	}
-	if out.drops["icmp-type"] <= maxReports {
-		delete(out.drops, "icmp-type")
-	}
 	return out
 }
-
-// maxReports is two for each of a dozen groups.
-const maxReports = 24
 
 // kernel returns how many packets of allowed flows went to the kernel instead of out by XDP.
 func (n tally) kernel() uint64 {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
 )
 
@@ -37,6 +38,17 @@ type ledger struct {
 
 type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
 
+func (c *ruleCount) add(f *flowtable.Flow) {
+	c.packets += f.Packets[0] + f.Packets[1]
+	c.bytes += f.Bytes[0] + f.Bytes[1]
+}
+
+// addReplies adds what the other end sent, which counts twice: on the flow's rule and on the built-in one.
+func (c *ruleCount) addReplies(f *flowtable.Flow) {
+	c.packets += f.Packets[1]
+	c.bytes += f.Bytes[1]
+}
+
 func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 	table, err := plane.Table()
 	if err != nil {
@@ -50,9 +62,9 @@ func (l *ledger) credit(f *flowtable.Flow) {
 	l.aged++
 	if int(f.Rule) < len(l.ended) {
 		c := &l.ended[f.Rule]
-		c.packets += f.Packets[0] + f.Packets[1]
-		c.bytes += f.Bytes[0] + f.Bytes[1]
+		c.add(f)
 	}
+	l.ended[firewall.RuleReplies].addReplies(f)
 }
 
 // left counts a flow end that the event limit left out. l.mu is held.
@@ -82,10 +94,10 @@ func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
 	err = l.each(func(f *flowtable.Flow) bool {
 		if int(f.Rule) < len(sums) {
 			s := &sums[f.Rule]
-			s.packets += f.Packets[0] + f.Packets[1]
-			s.bytes += f.Bytes[0] + f.Bytes[1]
+			s.add(f)
 			s.flows++
 		}
+		sums[firewall.RuleReplies].addReplies(f)
 		return true
 	})
 	// A flow that XDP moves to another rule meanwhile may have been debited and not yet counted.

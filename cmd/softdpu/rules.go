@@ -18,7 +18,10 @@ func newRulesCommand(env *Env) *cobra.Command {
 		Long: `List the rules of the running gateway: what no rule matched ("none") and the built-in rules, then those
 of the policy in order of evaluation. JUDGED counts the times that a rule decided, FLOWS the
 connections that it allows now, PACKETS and BYTES what it allowed or refused, LAST the time since it
-decided last, UNLOGGED the events that the limit left out.`,
+decided last, UNLOGGED the events that the limit left out.
+
+Connection tracking and not a rule lets replies and ICMP errors through: builtin-replies and
+builtin-icmp-errors count them, and the rule that allowed their connection counts them too.`,
 		Example: `  sudo softdpu rules
   sudo softdpu rules --used
   sudo softdpu rules -o json`,

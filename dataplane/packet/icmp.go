@@ -13,8 +13,11 @@ const (
 	icmp6Unreachable = 1
 	icmp6Parameter   = 4
 	icmp6EchoReply   = 129
+	icmp6Query       = 130 // of listeners; the types of MLD (RFC 2710) run from here ...
+	icmp6Done        = 132 // ... to here
 	icmp6Router      = 133 // solicitation; the neighbour discovery types run from here ...
 	icmp6Redirect    = 137 // ... to here
+	icmp6Report      = 143 // of MLD version 2 (RFC 3810)
 )
 
 // kindOf sorts a message of the family's own ICMP.
@@ -39,8 +42,28 @@ func kindOf(family, typ uint8) Kind {
 		return Error
 	case typ >= icmp6Router && typ <= icmp6Redirect:
 		return Neighbour
+	case typ >= icmp6Query && typ <= icmp6Done, typ == icmp6Report:
+		return Listener
 	}
 	return Other
+}
+
+// OnLink reports whether a message of neighbour or listener discovery is one that no router forwarded,
+// as all of them must be, and no fragment. Valid iff ICMP is, and the packet is no Later piece.
+func (p *Parsed) OnLink() bool {
+	if p.Piece != Whole {
+		return false // RFC 6980
+	}
+	switch p.ICMP.Kind {
+	case Neighbour:
+		return p.TTL == 255 // RFC 4861 section 6.1
+	case Listener:
+		// RFC 2710 section 3, RFC 3810 section 5: only who has no address yet reports without one. A
+		// router alert stands before it as a rule; nothing is gained by asking for it.
+		linkLocal := p.Src[0] == 0xfe && p.Src[1]&0xc0 == 0x80
+		return p.TTL == 1 && p.Dst[0] == 0xff && (linkLocal || p.Src == Addr{} && p.ICMP.Type != icmp6Query)
+	}
+	return false
 }
 
 func (p *Parsed) decodeICMP(b []byte) Failure {
@@ -102,7 +125,7 @@ func (in *Inner) decodeTransport(b []byte, family uint8) bool {
 	case in.Proto == ProtoTCP, in.Proto == ProtoUDP:
 		in.SrcPort, in.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	case in.Proto == ProtoICMP && family == 4, in.Proto == ProtoICMPv6 && family == 6:
-		in.Type, in.Kind = b[0], kindOf(family, b[0])
+		in.Type, in.Code, in.Kind = b[0], b[1], kindOf(family, b[0])
 		in.ID = binary.BigEndian.Uint16(b[4:])
 	}
 	return true

@@ -66,7 +66,10 @@ func TestICMP(t *testing.T) {
 		{"echo v6", 6, other6(t, 58, 128, 0, 0, 0, 0, 9, 0, 1), Query, 9},
 		{"echo reply v6", 6, other6(t, 58, 129, 0, 0, 0, 0, 9, 0, 1), Reply, 9},
 		{"neighbour solicitation", 6, other6(t, 58, 135, 0, 0, 0, 0, 9, 0, 1), Neighbour, 0},
-		{"listener report", 6, other6(t, 58, 143, 0, 0, 0, 0, 9, 0, 1), Other, 0},
+		{"listener query", 6, other6(t, 58, 130, 0, 0, 0, 0, 9, 0, 1), Listener, 0},
+		{"listener done", 6, other6(t, 58, 132, 0, 0, 0, 0, 9, 0, 1), Listener, 0},
+		{"listener report", 6, other6(t, 58, 143, 0, 0, 0, 0, 9, 0, 1), Listener, 0},
+		{"node information", 6, other6(t, 58, 139, 0, 0, 0, 0, 9, 0, 1), Other, 0},
 	} {
 		var p Parsed
 		if got := p.Decode(tc.frame); got != OK {
@@ -78,6 +81,58 @@ func TestICMP(t *testing.T) {
 	}
 }
 
+// Discovery is what it claims to be only on its own link.
+func TestOnLink(t *testing.T) {
+	local, reports, unspecified := Addr{0xfe, 0x80, 15: 9}, Addr{0xff, 2, 15: 0x16}, Addr{}
+	global, site := Addr(a6), Addr{0xfe, 0xc0, 15: 9}
+	for _, tc := range []struct {
+		name     string
+		kind     uint8
+		limit    uint8
+		src, dst Addr
+		want     bool
+	}{
+		{"neighbour solicitation", 135, 255, global, Addr(b6), true},
+		{"neighbour solicitation from afar", 135, 254, global, Addr(b6), false},
+		{"listener query", 130, 1, local, reports, true},
+		{"listener query of nobody", 130, 1, unspecified, reports, false},
+		{"listener report", 131, 1, local, reports, true},
+		{"listener report before there is an address", 131, 1, unspecified, reports, true},
+		{"listener done", 132, 1, unspecified, reports, true},
+		{"version 2 report", 143, 1, local, reports, true},
+		{"version 2 report before there is an address", 143, 1, unspecified, reports, true},
+		{"version 2 report from afar", 143, 64, local, reports, false},
+		{"version 2 report that came by a router", 143, 0, local, reports, false},
+		{"version 2 report of a global address", 143, 1, global, reports, false},
+		{"version 2 report beside fe80::/10", 143, 1, site, reports, false},
+		{"version 2 report to a single host", 143, 1, local, Addr(b6), false},
+		{"echo request", 128, 1, local, reports, false},
+	} {
+		for _, alert := range []bool{false, true} {
+			payload := []byte{tc.kind, 0, 0, 0, 0, 0, 0, 0}
+			frame := other6(t, ProtoICMPv6, payload...)
+			if alert { // as listener discovery has it: a hop-by-hop header with a router alert
+				frame = other6(t, ProtoHopByHop, append([]byte{ProtoICMPv6, 0, 5, 2, 0, 0, 1, 0}, payload...)...)
+			}
+			frame[21] = tc.limit
+			copy(frame[22:], tc.src[:])
+			copy(frame[38:], tc.dst[:])
+			var p Parsed
+			if got := p.Decode(frame); got != OK || p.OnLink() != tc.want {
+				t.Errorf("%s, router alert %v: %v, on its link %v", tc.name, alert, got, p.OnLink())
+			}
+		}
+	}
+	first := other6(t, ProtoFragment, ProtoICMPv6, 0, 0, 1, 0, 0, 0, 7, 143, 0, 0, 0, 0, 0, 0, 0)
+	first[21] = 1
+	copy(first[22:], local[:])
+	copy(first[38:], reports[:])
+	var p Parsed
+	if got := p.Decode(first); got != OK || p.Piece != First || p.OnLink() {
+		t.Errorf("a fragment: %v, on its link %v", got, p.OnLink())
+	}
+}
+
 func TestInner(t *testing.T) {
 	want := Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoUDP, SrcPort: 5353, DstPort: 53}
 	var p Parsed
@@ -86,8 +141,8 @@ func TestInner(t *testing.T) {
 	}
 
 	echo := ipv4(layers.IPProtocolICMPv4)
-	inner := serialize(t, echo, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 0), Id: 77, Seq: 1})
-	want = Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoICMP, Kind: Query, Type: 8, ID: 77}
+	inner := serialize(t, echo, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 3), Id: 77, Seq: 1})
+	want = Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoICMP, Kind: Query, Type: 8, Code: 3, ID: 77}
 	if got := p.Decode(other4(t, 1, join([]byte{11, 0, 0, 0, 0, 0, 0, 0}, inner)...)); got != OK || p.ICMP.Inner != want {
 		t.Errorf("%v: %+v, want %+v", got, p.ICMP.Inner, want)
 	}

@@ -129,11 +129,12 @@ const (
 type Kind uint8
 
 const (
-	Other     Kind = iota // redirects, router discovery of IPv4, reports, ...
+	Other     Kind = iota // redirects, router discovery of IPv4, ...
 	Query                 // echo request, timestamp: opens a flow
 	Reply                 // echo reply, timestamp reply: needs its flow
 	Error                 // speaks of the packet that it quotes
 	Neighbour             // ICMPv6 router and neighbour discovery
+	Listener              // ICMPv6 multicast listener discovery
 )
 
 // ICMP is an ICMP or ICMPv6 header.
@@ -151,7 +152,7 @@ type Inner struct {
 	Later            bool   // a later fragment: no transport header, nothing below is valid
 	SrcPort, DstPort uint16 // of TCP and UDP, else 0
 	Kind             Kind   // of ICMP over IPv4 and ICMPv6 over IPv6, else Other
-	Type             uint8  // valid iff Kind is Query
+	Type, Code       uint8  // valid iff Kind is Query
 	ID               uint16 // valid iff Kind is Query
 }
 

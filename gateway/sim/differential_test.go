@@ -84,6 +84,7 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 	var s *Sim
 	var changed time.Duration
 	failures := 0
+	counts := map[string]bpf.XDPFlowCount{}
 	for range n {
 		p, want, err := st.Next()
 		if err != nil {
@@ -119,8 +120,47 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 				t.Fatal("and so on")
 			}
 		}
+		for _, rule := range want.Beside {
+			c := counts[rule]
+			counts[rule] = bpf.XDPFlowCount{Packets: c.Packets + 1, Bytes: c.Bytes + ipLength(p.Frame)}
+		}
+	}
+	for rule, id := range map[string]uint32{"builtin-icmp-errors": firewall.RuleICMPErrors, "builtin-replies": firewall.RuleReplies} {
+		if got := s.counted(t, id); got != counts[rule] || got.Packets == 0 {
+			t.Errorf("seed %d: %s counts %+v, want %+v", seed, rule, got, counts[rule])
+		}
 	}
 	all.Add(fmt.Sprintf("%d/", seed), st.Tally)
+}
+
+// ipLength is the length of a frame's IP packet by its header.
+func ipLength(frame []byte) uint64 {
+	var p packet.Parsed
+	p.Decode(frame)
+	return uint64(p.Length)
+}
+
+// counted is what a built-in rule counted: what the engine has on its account and, of replies, what the
+// flows that live have counted.
+func (s *Sim) counted(t *testing.T, rule uint32) (sum bpf.XDPFlowCount) {
+	t.Helper()
+	accounts := make([]bpf.XDPRuleCounter, firewall.RuleFirst)
+	switch e := s.engine.(type) {
+	case *goEngine:
+		accounts = e.executor.Counters.Rules
+	case *xdpEngine:
+		if err := e.plane.Rules(accounts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum.Packets, sum.Bytes = accounts[rule].Packets, accounts[rule].Bytes
+	if rule == firewall.RuleReplies {
+		for f := range s.Table().All() {
+			sum.Packets += f.Packets[1]
+			sum.Bytes += f.Bytes[1]
+		}
+	}
+	return sum
 }
 
 // fragmentLife is how long a datagram is remembered.

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane/packet"
 	"github.com/softdpu/softdpu/firewall"
@@ -224,6 +227,42 @@ func TestPublish(t *testing.T) {
 		other := compile(t, "zones: {lan: {ports: [lan]}}\n", firewall.CompileOptions{})
 		if err := s.Publish(other); err == nil || !strings.Contains(err.Error(), "zones") {
 			t.Errorf("another world was published: %v", err)
+		}
+	})
+}
+
+// An error is enough for its flow to be judged again: by the code of the query that it quotes, which the
+// flow does not keep.
+func TestErrorMeetsANewPolicy(t *testing.T) {
+	query := echo(t, "10.1.0.2", "192.0.2.1", true, 9)
+	query[14+20+1] = 3
+	quoting := func(code byte) []byte {
+		quoted := bytes.Clone(query[14:])
+		quoted[20+1] = code
+		return build(t, "192.0.2.7", "10.1.0.2", layers.IPProtocolICMPv4,
+			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeTimeExceeded, 0)}, gopacket.Payload(quoted))
+	}
+	text := strings.Replace(routedPolicy, "{name: out, from: lan, to: [wan, dmz], action: allow}",
+		"{name: threes, from: lan, to: wan, service: icmp/echo-request/3, action: allow}", 1)
+	engines(t, func(t *testing.T, engine Engine) {
+		for _, row := range []struct {
+			code   byte
+			reason bpf.XDPReason
+			rule   string
+		}{{3, bpf.XDPReasonREASON_NONE, "threes"}, {0, bpf.XDPReasonREASON_ICMP_NO_FLOW, "none"}} {
+			cfg := routed(t)
+			cfg.Engine = engine
+			cfg.Ports[1].MAC = [6]byte(receiverMAC)
+			s := open(t, cfg)
+			if r := send(t, s, second, "lan", query); r.Verdict != Forward {
+				t.Fatalf("query: %v %v", r.Verdict, r.Reason)
+			}
+			if err := s.Publish(compile(t, text, firewall.CompileOptions{})); err != nil {
+				t.Fatal(err)
+			}
+			if r := send(t, s, second, "wan", quoting(row.code)); r.Reason != row.reason || r.Rule.Name != row.rule {
+				t.Errorf("error that quotes code %d: %v %v by %s, want %v by %s", row.code, r.Verdict, r.Reason, r.Rule.Name, row.reason, row.rule)
+			}
 		}
 	})
 }

@@ -168,7 +168,11 @@ func proceed(p *packet, f *flow, h hop, fromOpener, later bool) Verdict {
 			return f.refuse(reason)
 		}
 	}
-	return forward(p, f, h, cause)
+	v := forward(p, f, h, cause)
+	if !fromOpener {
+		v.Beside = append(v.Beside, ruleReplies)
+	}
+	return v
 }
 
 // limits is step 6. A cause says why the packet, if it is allowed, goes to the kernel.

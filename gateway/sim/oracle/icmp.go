@@ -11,7 +11,8 @@ type icmpKind uint8
 const (
 	icmpOther icmpKind = iota
 	icmpError
-	icmpDiscovery
+	icmpDiscovery // of neighbours
+	icmpListeners // of multicast groups
 	icmpQuery
 	icmpReply
 )
@@ -23,11 +24,28 @@ var icmpKinds = map[[2]uint8]icmpKind{
 	{protoICMPv6, 1}: icmpError, {protoICMPv6, 2}: icmpError, {protoICMPv6, 3}: icmpError, {protoICMPv6, 4}: icmpError,
 	{protoICMPv6, 133}: icmpDiscovery, {protoICMPv6, 134}: icmpDiscovery, {protoICMPv6, 135}: icmpDiscovery,
 	{protoICMPv6, 136}: icmpDiscovery, {protoICMPv6, 137}: icmpDiscovery,
+	{protoICMPv6, 130}: icmpListeners, {protoICMPv6, 131}: icmpListeners, {protoICMPv6, 132}: icmpListeners,
+	{protoICMPv6, 143}: icmpListeners,
 	{protoICMPv6, 128}: icmpQuery, {protoICMPv6, 129}: icmpReply,
 }
 
 // icmpKind is icmpOther for all other protocols too.
 func (p *packet) icmpKind() icmpKind { return icmpKinds[[2]uint8{p.proto, p.icmpType}] }
+
+// onLink reports whether discovery is what section 6 says: sent on this link, to be read on it.
+func (p *packet) onLink() bool {
+	switch {
+	case p.fragment:
+		return false
+	case p.icmpKind() == icmpDiscovery:
+		return p.ttl == 255
+	}
+	from := linkLocal6.Contains(p.src)
+	if p.icmpType != 130 { // a query comes from somebody
+		from = from || p.src.IsUnspecified()
+	}
+	return p.icmpKind() == icmpListeners && p.ttl == 1 && from && group6.Contains(p.dst)
+}
 
 // quoted reads the packet inside an ICMP error. A key that speaks of no flow is invalid. Query is as
 // packet.query says.
@@ -109,5 +127,10 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 	if reason != "" {
 		return f.refuse(reason).audited(audit)
 	}
-	return forward(p, f, h, cause).audited(audit)
+	v := forward(p, f, h, cause).audited(audit)
+	v.Beside = append(v.Beside, ruleICMPErrors)
+	if opener {
+		v.Beside = append(v.Beside, ruleReplies)
+	}
+	return v
 }

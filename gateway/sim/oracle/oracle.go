@@ -63,6 +63,7 @@ type Verdict struct {
 	State   State    // of its flow afterwards; "" if it has none
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
+	Beside  []string // built-in rules that it counts on beside its flow's
 }
 
 func drop(reason string) Verdict {
@@ -85,7 +86,7 @@ func (f *flow) refuse(reason string) Verdict {
 	return v
 }
 
-// toPeerOrKernel is what ARP and neighbour discovery meet.
+// toPeerOrKernel is what ARP and discovery meet.
 func (o *Oracle) toPeerOrKernel(p *packet, rule, cause string) Verdict {
 	if _, peer := o.world.pair(p.port); peer != nil {
 		return Verdict{Verdict: Forward, Rule: rule, Out: peer.Name, Frame: p.frame}
@@ -147,9 +148,9 @@ func (o *Oracle) whole(p *packet) Verdict {
 		switch {
 		case kind == icmpError:
 			return o.icmpErrorPacket(p)
-		case kind == icmpDiscovery && p.ttl == 255 && !p.fragment:
+		case p.onLink():
 			return o.toPeerOrKernel(p, ruleND, "neighbour-discovery")
-		case kind == icmpDiscovery || kind == icmpOther:
+		case kind != icmpQuery && kind != icmpReply:
 			return drop("icmp-type")
 		}
 	}

@@ -17,6 +17,8 @@ const (
 	ruleDHCPClient = "builtin-dhcp-client"
 	ruleARP        = "builtin-arp"
 	ruleND         = "builtin-nd"
+	ruleICMPErrors = "builtin-icmp-errors"
+	ruleReplies    = "builtin-replies"
 )
 
 // Opening is what rules are asked about: the opening packet of a flow.
@@ -37,16 +39,16 @@ type Judgement struct {
 	Audit     []string // rules in audit mode that matched on the way
 }
 
-// Judge asks anti-spoofing, then the rules in their order.
+// Judge asks about management unless that is overridden, anti-spoofing, then the rules in their order.
 func (o *Oracle) Judge(op Opening) Judgement {
+	if !o.world.Management.Override && o.managed(op) {
+		return Judgement{Rule: ruleManagement}
+	}
 	if o.spoofed(op) {
 		return Judgement{Reason: "spoofed"}
 	}
-	if o.dhcp(op) && (o.world.Management.Override || !o.managed(op)) {
+	if o.dhcp(op) {
 		return Judgement{Rule: ruleDHCPClient}
-	}
-	if !o.world.Management.Override && o.managed(op) {
-		return Judgement{Rule: ruleManagement}
 	}
 	var audit []string
 	for i := range o.policy.Rules {

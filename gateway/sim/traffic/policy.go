@@ -111,7 +111,7 @@ func (w *author) literal() string {
 	case 3, 4:
 		return "udp/" + w.one("53", "123", "161", "500", "5000-5100", "33434-33534")
 	case 5:
-		return w.one("icmp/echo-request", "icmpv6/echo-request", "icmp", "icmpv6", "icmp/timestamp-request", "icmp/echo-request/0")
+		return w.one("icmp/echo-request", "icmpv6/echo-request", "icmp", "icmpv6", "icmp/timestamp-request", "icmp/echo-request/0", "icmp/echo-request/1", "icmpv6/echo-request/2")
 	case 6:
 		return w.one("tcp", "udp")
 	case 7:

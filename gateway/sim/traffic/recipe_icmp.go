@@ -61,6 +61,27 @@ var icmpRecipes = []recipe{
 		}
 		p.add(t.a.port, f)
 	}},
+	{name: "listeners", weight: 1, allowed: 1, reasons: []string{"icmp-type"}, plan: func(s *Stream, p *plan) {
+		t := s.ends(6)
+		if !chance(s.r, 6) {
+			t.a.addr = []netip.Addr{netip.MustParseAddr("fe80::3"), netip.MustParseAddr("febf::3"), netip.MustParseAddr("fec0::3"), netip.IPv6Unspecified()}[s.r.IntN(4)]
+		}
+		if t.a.addr.IsUnspecified() || !chance(s.r, 6) {
+			t.b.addr = []netip.Addr{netip.MustParseAddr("ff02::16"), netip.MustParseAddr("ff05::1:3")}[s.r.IntN(2)]
+		}
+		f := s.makeICMP(t.a, t.b, []uint8{130, 131, 132, 143}[s.r.IntN(4)], 0, s.r.Uint32(), s.blank[:16])
+		switch {
+		case chance(s.r, 6):
+			first, b := s.extensions(protoICMPv6)
+			f = f.insert(first, b...)
+		case !chance(s.r, 6):
+			f = f.insert(0, protoICMPv6, 0, 5, 2, 0, 0, 1, 0) // hop-by-hop, with a router alert
+		}
+		if !chance(s.r, 4) {
+			f = f.ttl(1)
+		}
+		p.add(t.a.port, f)
+	}},
 	{name: "reply-without-request", weight: 1, reasons: []string{"icmp-no-request"}, plan: func(s *Stream, p *plan) {
 		t := s.ends(0)
 		kind := uint8(129)

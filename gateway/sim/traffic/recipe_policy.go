@@ -58,6 +58,9 @@ var policyRecipes = []recipe{
 		if chance(s.r, 2) {
 			t.proto, t.dport = protoUDP, 161
 		}
+		if s.spoofing && chance(s.r, 2) {
+			t.a.addr = inRange(s.r, nowhere[f/6])
+		}
 		s.planConversation(p, &t)
 	}},
 	{name: "wrong-zone", weight: 1, reasons: []string{"wrong-zone"}, plan: func(s *Stream, p *plan) {

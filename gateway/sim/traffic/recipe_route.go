@@ -67,6 +67,15 @@ var routeRecipes = []recipe{
 			return
 		}
 		t := s.past[s.r.IntN(len(s.past))]
+		if t.b.port != "" && chance(s.r, 4) {
+			// An error is enough for a flow to be asked about, by the code that it quotes.
+			about := s.message(&t, true, 20)
+			if t.proto == protoICMP || t.proto == protoICMPv6 {
+				about.b[about.l4+1] = uint8(s.r.IntN(3))
+			}
+			p.add(t.b.port, s.icmpError(t.b, t.a, about))
+			return
+		}
 		fromOpener := t.b.port == "" || chance(s.r, 2)
 		f := s.message(&t, fromOpener, 20)
 		if t.proto == protoTCP {
@@ -76,9 +85,6 @@ var routeRecipes = []recipe{
 			p.add(t.a.port, f)
 		} else {
 			p.add(t.b.port, f)
-		}
-		if t.b.port != "" && chance(s.r, 4) {
-			p.add(t.b.port, s.icmpError(t.b, t.a, s.message(&t, true, 20)))
 		}
 	}},
 }
