@@ -403,9 +403,9 @@ func TestAttachRefuses(t *testing.T) {
 		{"tags hidden by the other end", nil,
 			withWAN(func(c *PortConfig) { c.VLANs = map[uint16]uint8{10: 4} }),
 			[]string{"port wan0: the other end of device wan, s0, hides VLAN tags (tx-vlan-hw-insert", "`ethtool -K s0 tx-vlan-hw-insert off", " off` there", "fix_offloads: true"}},
-		{"frames of many segments, in generic mode", nil,
+		{"work left undone by the other end, in generic mode", nil,
 			withWAN(func(c *PortConfig) { c.Mode = ModeGeneric }),
-			[]string{"port wan0: the other end of device wan, s0, hands on TCP and UDP in frames larger than the MTU", "(tx-tcp-segmentation, ", "`ethtool -K s0 tx-tcp-segmentation off tx-tcp6-segmentation off", " off` there", "fix_offloads: true"}},
+			[]string{"port wan0: the other end of device wan, s0, leaves segmentation and checksums to XDP", "(tx-tcp-segmentation, ", "`ethtool -K s0 tx-tcp-segmentation off tx-tcp6-segmentation off", " off` there", "fix_offloads: true"}},
 		{"frames merged below the device", func(*testing.T) error {
 			if err := bridge(); err != nil {
 				return err
@@ -420,11 +420,11 @@ func TestAttachRefuses(t *testing.T) {
 			return setRaw("wan", "rx-gro", true)
 		}, withWAN(func(c *PortConfig) { c.Device = "br0" }),
 			[]string{"port wan0: device wan below device br0 merges frames into ones larger than the MTU", "(rx-gro is on): `ethtool -K wan rx-gro off`, or",
-				"port wan0: the other end of device wan, s0, hands on TCP and UDP", "generic mode, because of driver bridge"}},
+				"port wan0: the other end of device wan, s0, leaves segmentation", "generic mode, because of driver bridge"}},
 		{"fixed for the first port, when the second fails", nil, []PortConfig{
 			{Name: "lan0", Device: "lan", Zone: 2, Mode: ModeGeneric, FixOffloads: true},
 			{Name: "wan0", Device: "wan", Zone: 3, Mode: ModeGeneric},
-		}, []string{"port wan0: the other end of device wan, s0, hands on"}},
+		}, []string{"port wan0: the other end of device wan, s0, leaves segmentation"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGateway(t, "client-server")
@@ -488,8 +488,8 @@ func TestDriversOwnWords(t *testing.T) {
 	}
 	defer p.Close()
 	ports := routed()
-	if err := p.Attach(ports); err == nil || !strings.Contains(err.Error(), "the other end of device lan, c0, hands on") || !strings.Contains(err.Error(), "(generic mode, because of driver veth") {
-		t.Errorf("frames of many segments would come in, and Attach ended with %v", err)
+	if err := p.Attach(ports); err == nil || !strings.Contains(err.Error(), "the other end of device lan, c0, leaves segmentation") || !strings.Contains(err.Error(), "(generic mode, because of driver veth") {
+		t.Errorf("the other end would leave its segmentation undone, and Attach ended with %v", err)
 	}
 	for i := range ports {
 		ports[i].FixOffloads = true
@@ -527,8 +527,8 @@ func TestFixOffloadsAtTheOtherEnd(t *testing.T) {
 		stillOn string
 	}{
 		{"tags", PortConfig{VLANs: vlans}, []string{"tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"}, ""},
-		{"frames of many segments", PortConfig{Mode: ModeGeneric},
-			[]string{"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-sctp-segmentation"}, "tx-vlan-hw-insert"},
+		{"work left undone", PortConfig{Mode: ModeGeneric},
+			[]string{"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-sctp-segmentation", "tx-checksum-ip-generic"}, "tx-vlan-hw-insert"},
 		{"both", PortConfig{VLANs: vlans, Mode: ModeGeneric}, []string{"tx-vlan-hw-insert", "tx-tcp-segmentation"}, "tx-generic-segmentation"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -634,7 +634,7 @@ func TestOtherEndOutOfSight(t *testing.T) {
 		t.Fatal(err)
 	}
 	notes := strings.Join(p.Ports()[0].Notes, "\n")
-	for _, want := range []string{"whether VLAN tags are hidden could not be looked up: ", "larger than the MTU could not be looked up: ", "cannot be seen from here", "`ethtool -K DEVICE tso off"} {
+	for _, want := range []string{"whether VLAN tags are hidden could not be looked up: ", "leaves segmentation and checksums to XDP could not be looked up: ", "cannot be seen from here", "`ethtool -K DEVICE tx off tso off"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes do not say %q: %q", want, notes)
 		}

@@ -23,11 +23,13 @@ var (
 	tagsStripped = offload{[]string{"rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"}, "hides VLAN tags"}
 	tagsLeftOut  = offload{[]string{"tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"}, "hides VLAN tags"}
 
-	// Without these the sender's kernel segments what is left, whatever generic-segmentation-offload
-	// and the tunnels' features say: a frame of a tunnel needs one of these for its inside, too.
-	segmentsLater = offload{
-		[]string{"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-sctp-segmentation"},
-		"hands on TCP and UDP in frames larger than the MTU, which XDP in generic mode cannot forward",
+	// What the sender's stack leaves for a device to do stays undone: generic XDP sees frames of many
+	// segments, and completes a checksum in vain, since the kernel goes on believing that it is open.
+	// Without these features the sender's kernel does both, whatever generic-segmentation-offload and
+	// the tunnels' features say: a frame of a tunnel needs one of these for its inside, too.
+	leftToDo = offload{
+		[]string{"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-sctp-segmentation", "tx-checksum-ip-generic"},
+		"leaves segmentation and checksums to XDP, which cannot do them in generic mode",
 	}
 	merges = offload{
 		[]string{"rx-gro", "rx-lro", "rx-gro-hw"},
@@ -64,14 +66,14 @@ func (p *Plane) checkTags(port *Port) error {
 	return p.requireOff(port, peer, tagsLeftOut)
 }
 
-// checkSizes refuses a port that is about to run in generic mode and would be handed frames of many
-// segments: generic XDP sees what the stack does, up to 64 KiB. In native mode it is the driver that
-// sees to it, as veth does by turning off its peer's segmentation.
+// checkGeneric refuses a port that is about to run in generic mode and would be handed frames of many
+// segments, up to 64 KiB, or with open checksums. In native mode the driver keeps the former away, as
+// veth does by turning off its peer's segmentation, and the program can complete the latter.
 //
 // On the device itself nothing is merged. The kernel does no GRO on one with generic XDP, whatever
 // rx-gro says, and turns LRO and hardware GRO off as XDP is attached. It leaves them off: Close turns
 // them on again. But a bridge, bond or macvlan gets what the devices below it have merged.
-func (p *Plane) checkSizes(port *Port) error {
+func (p *Plane) checkGeneric(port *Port) error {
 	l, err := p.nl.LinkByIndex(int(port.Index))
 	if err != nil {
 		return port.errorf("look up device %s: %w", port.Device, err)
@@ -94,12 +96,12 @@ func (p *Plane) checkSizes(port *Port) error {
 		switch l.Type() {
 		case "veth":
 			if peer, err := p.vethPeer(l.Attrs().Index, dev); err != nil {
-				port.note("whether device %s is handed frames larger than the MTU could not be looked up: %v; at the other end `ethtool -K DEVICE tso off tx-udp-segmentation off` prevents it", dev, err)
+				port.note("whether the other end of device %s leaves segmentation and checksums to XDP could not be looked up: %v; `ethtool -K DEVICE tx off tso off tx-udp-segmentation off` there prevents it", dev, err)
 			} else {
-				errs = append(errs, p.requireOff(port, peer, segmentsLater))
+				errs = append(errs, p.requireOff(port, peer, leftToDo))
 			}
 		case "tuntap":
-			port.note("whether device %s is handed frames larger than the MTU is up to the program behind it", dev)
+			port.note("whether frames larger than the MTU or with open checksums come in is up to the program behind device %s: XDP in generic mode cannot forward them", dev)
 		}
 	}
 	return errors.Join(errs...)

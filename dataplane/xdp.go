@@ -34,7 +34,7 @@ func (p *Plane) attachXDP(port *Port) error {
 		}
 		port.WhyNotNative = why
 	}
-	if err := p.checkSizes(port); err != nil {
+	if err := p.checkGeneric(port); err != nil {
 		if port.WhyNotNative != "" {
 			err = fmt.Errorf("%w (generic mode, because of %s)", err, port.WhyNotNative)
 		}
