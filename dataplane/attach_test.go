@@ -569,6 +569,18 @@ func TestFixOffloadsAtTheOtherEnd(t *testing.T) {
 	}
 }
 
+// What a device does not let go of is not asked for again.
+func TestFixOffloadsThatAreFixed(t *testing.T) {
+	g := newGateway(t, "client-server")
+	p := g.plane(t)
+	port := &Port{PortConfig: PortConfig{Name: "lan0", FixOffloads: true}}
+	lo := end{ns: p.ns, device: "lo", name: "device lo"}
+	err := p.requireOff(port, lo, offload{[]string{"tx-checksum-ip-generic"}, "is in the way"})
+	if err == nil || err.Error() != "port lan0: device lo is in the way (tx-checksum-ip-generic is on), and the device does not let them be turned off" {
+		t.Error(err)
+	}
+}
+
 // In native mode veth itself keeps frames of many segments away. Nothing is refused, asked for or noted.
 func TestNativeLeavesSegmentationToTheDriver(t *testing.T) {
 	g := newGateway(t, "client-server")

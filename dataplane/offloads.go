@@ -141,11 +141,14 @@ func (p *Plane) requireOff(port *Port, at end, o offload) error {
 	if err != nil {
 		return port.errorf("%s: %w", strings.TrimSuffix(at.name, ","), err)
 	}
-	if len(on) > 0 {
-		return port.errorf("%s %s (%s on): `ethtool -K %s %s off`%s, or set fix_offloads: true", at.name, o.does,
-			areOn(on), at.device, strings.Join(on, " off "), at.there)
+	if len(on) == 0 {
+		return nil
 	}
-	return nil
+	remedy := fmt.Sprintf(": `ethtool -K %s %s off`%s, or set fix_offloads: true", at.device, strings.Join(on, " off "), at.there)
+	if port.FixOffloads {
+		remedy = ", and the device does not let them be turned off"
+	}
+	return port.errorf("%s %s (%s on)%s", at.name, o.does, areOn(on), remedy)
 }
 
 // keepForLater lets Close turn on again what is on now and what the kernel will turn off by itself.
