@@ -142,18 +142,24 @@ static __always_inline int rewrite(struct xdp_md *ctx, struct packet *p, __u64 d
 	return REASON_NONE;
 }
 
-/* Leaves in front of the packet the mark by which the egress guard knows that it was judged. */
+/* Room for the mark twice, ETH_HLEN apart; metadata comes in steps of 4 bytes. */
+#define MARK_ROOM 24
+
+/* Leaves in front of the packet the mark by which the egress guard knows that it was judged. In generic
+ * mode, from Linux 6.9, the kernel copies a frame for a multi-buffer program and forgets in the copy how
+ * long the Ethernet header is: tc then finds the packet, and the metadata, ETH_HLEN further on. */
 static __always_inline int leave_mark(struct xdp_md *ctx, __u32 cause)
 {
-	struct pass_mark *m;
+	struct pass_mark *m, *further;
 
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*m)))
+	if (bpf_xdp_adjust_meta(ctx, -MARK_ROOM))
 		return REASON_INTERNAL;
 	m = (void *)(long)ctx->data_meta;
-	if ((void *)(m + 1) > (void *)(long)ctx->data)
+	if ((void *)m + MARK_ROOM > (void *)(long)ctx->data)
 		return REASON_INTERNAL;
-	m->magic = PASS_MAGIC;
-	m->cause = cause;
+	further = (void *)m + ETH_HLEN;
+	m->magic = further->magic = PASS_MAGIC;
+	m->cause = further->cause = cause;
 	return REASON_NONE;
 }
 

@@ -52,7 +52,7 @@ func (p *Plane) takePorts() error {
 	if err := distinct(p.ports); err != nil {
 		return err
 	}
-	each(p.checkOffloads)
+	each(p.checkTags)
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

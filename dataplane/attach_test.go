@@ -90,6 +90,7 @@ func (g *gateway) snapshot(t *testing.T) map[string]string {
 		}
 		for _, l := range links {
 			a := l.Attrs()
+			state["features "+a.Name] = features(t, a.Name)
 			state["link "+a.Name] = fmt.Sprintf("flags %v promiscuous %d xdp %+v", a.Flags, a.Promisc, a.Xdp)
 			qdiscs, err := netlink.QdiscList(l)
 			if err != nil {
@@ -112,6 +113,47 @@ func (g *gateway) snapshot(t *testing.T) map[string]string {
 		return nil
 	})
 	return state
+}
+
+// far is the features of the devices at the other ends.
+func (g *gateway) far(t *testing.T) map[string]string {
+	t.Helper()
+	state := make(map[string]string)
+	for node, dev := range map[string]string{"client": "c0", "server": "s0"} {
+		if err := g.lab.Must(t, node).Do(func() error {
+			state["features "+dev] = features(t, dev)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return state
+}
+
+// features returns what is on of a device of the thread's namespace, in order.
+func features(t *testing.T, dev string) string {
+	t.Helper()
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	all, err := e.Features(dev)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(all, func(_ string, on bool) bool { return !on })
+	return strings.Join(slices.Sorted(maps.Keys(all)), " ")
+}
+
+// setRaw turns a feature of a device of the thread's namespace on or off.
+func setRaw(dev, feature string, on bool) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return e.Change(dev, map[string]bool{feature: on})
 }
 
 func differences(a, b map[string]string) (lines []string) {
@@ -246,7 +288,7 @@ func TestAttachInline(t *testing.T) {
 	p := g.open(t)
 	err := p.Attach([]PortConfig{
 		{Name: "lan0", Device: "lan", Zone: 2, Peer: "wan0"},
-		{Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0", FixChecksum: SwitchOff, Mode: ModeGeneric},
+		{Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0", FixChecksum: SwitchOff, Mode: ModeGeneric, FixOffloads: true},
 	})
 	if err != nil {
 		p.Close()
@@ -360,7 +402,29 @@ func TestAttachRefuses(t *testing.T) {
 			[]string{"port wan0: attach XDP to device br0 in native mode: driver bridge:", "it has no native XDP", "set xdp_mode: auto"}},
 		{"tags hidden by the other end", nil,
 			withWAN(func(c *PortConfig) { c.VLANs = map[uint16]uint8{10: 4} }),
-			[]string{"port wan0: the other end of device wan, s0, hides VLAN tags (tx-vlan-hw-insert", "`ethtool -K s0 txvlan off` there", "fix_offloads: true"}},
+			[]string{"port wan0: the other end of device wan, s0, hides VLAN tags (tx-vlan-hw-insert", "`ethtool -K s0 tx-vlan-hw-insert off", " off` there", "fix_offloads: true"}},
+		{"work left undone by the other end, in generic mode", nil,
+			withWAN(func(c *PortConfig) { c.Mode = ModeGeneric }),
+			[]string{"port wan0: the other end of device wan, s0, leaves segmentation and checksums to XDP", "(tx-tcp-segmentation, ", "`ethtool -K s0 tx-tcp-segmentation off tx-tcp6-segmentation off", " off` there", "fix_offloads: true"}},
+		{"frames merged below the device", func(*testing.T) error {
+			if err := bridge(); err != nil {
+				return err
+			}
+			br, err := netlink.LinkByName("br0")
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetMaster(wan(), br); err != nil {
+				return err
+			}
+			return setRaw("wan", "rx-gro", true)
+		}, withWAN(func(c *PortConfig) { c.Device = "br0" }),
+			[]string{"port wan0: device wan below device br0 merges frames into ones larger than the MTU", "(rx-gro is on): `ethtool -K wan rx-gro off`, or",
+				"port wan0: the other end of device wan, s0, leaves segmentation", "generic mode, because of driver bridge"}},
+		{"fixed for the first port, when the second fails", nil, []PortConfig{
+			{Name: "lan0", Device: "lan", Zone: 2, Mode: ModeGeneric, FixOffloads: true},
+			{Name: "wan0", Device: "wan", Zone: 3, Mode: ModeGeneric},
+		}, []string{"port wan0: the other end of device wan, s0, leaves segmentation"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGateway(t, "client-server")
@@ -368,6 +432,7 @@ func TestAttachRefuses(t *testing.T) {
 				g.do(t, func() error { return tt.setup(t) })
 			}
 			before := g.snapshot(t)
+			maps.Copy(before, g.far(t))
 			p := g.plane(t)
 			err := p.Attach(tt.ports)
 			if err == nil {
@@ -379,7 +444,9 @@ func TestAttachRefuses(t *testing.T) {
 					t.Errorf("the error does not say %q", want)
 				}
 			}
-			for _, line := range differences(before, g.snapshot(t)) {
+			after := g.snapshot(t)
+			maps.Copy(after, g.far(t))
+			for _, line := range differences(before, after) {
 				t.Errorf("not given back: %s", line)
 			}
 			if len(p.Ports()) != 0 {
@@ -394,7 +461,7 @@ func TestAttachFallsBackToGeneric(t *testing.T) {
 	g.do(t, func() error {
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", Flags: net.FlagUp}})
 	})
-	p := g.plane(t)
+	p := g.plane(t) // an empty bridge merges nothing
 	if err := p.Attach([]PortConfig{{Name: "a", Device: "br0", Zone: 2}}); err != nil {
 		t.Fatal(err)
 	}
@@ -420,7 +487,14 @@ func TestDriversOwnWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if err := p.Attach(routed()); err != nil {
+	ports := routed()
+	if err := p.Attach(ports); err == nil || !strings.Contains(err.Error(), "the other end of device lan, c0, leaves segmentation") || !strings.Contains(err.Error(), "(generic mode, because of driver veth") {
+		t.Errorf("the other end would leave its segmentation undone, and Attach ended with %v", err)
+	}
+	for i := range ports {
+		ports[i].FixOffloads = true
+	}
+	if err := p.Attach(ports); err != nil {
 		t.Fatal(err)
 	}
 	port := p.Ports()[0]
@@ -444,47 +518,91 @@ func TestAttachAgain(t *testing.T) {
 	}
 }
 
-func peerFeatures(t *testing.T, ns *testenv.Namespace, dev string) (on []string) {
-	t.Helper()
-	err := ns.Do(func() error {
-		e, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		on, err = featuresOn(e, dev, senderHides)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+func TestFixOffloadsAtTheOtherEnd(t *testing.T) {
+	vlans := map[uint16]uint8{10: 3}
+	for _, tt := range []struct {
+		name    string
+		port    PortConfig
+		off     []string
+		stillOn string
+	}{
+		{"tags", PortConfig{VLANs: vlans}, []string{"tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"}, ""},
+		{"work left undone", PortConfig{Mode: ModeGeneric},
+			[]string{"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation", "tx-sctp-segmentation", "tx-checksum-ip-generic"}, "tx-vlan-hw-insert"},
+		{"both", PortConfig{VLANs: vlans, Mode: ModeGeneric}, []string{"tx-vlan-hw-insert", "tx-tcp-segmentation"}, "tx-generic-segmentation"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newGateway(t, "client-server")
+			before := g.far(t)
+			p := g.open(t)
+			tt.port.Name, tt.port.Device, tt.port.Zone, tt.port.FixOffloads = "lan0", "lan", 2, true
+			if err := p.Attach([]PortConfig{tt.port}); err != nil {
+				p.Close()
+				t.Fatal(err)
+			}
+			during := g.far(t)
+			was, on := strings.Fields(before["features c0"]), strings.Fields(during["features c0"])
+			for _, name := range tt.off {
+				if !slices.Contains(was, name) {
+					t.Errorf("%s was not on: nothing is tested", name)
+				}
+				if slices.Contains(on, name) {
+					t.Errorf("%s is still on", name)
+				}
+			}
+			if tt.stillOn != "" && !slices.Contains(on, tt.stillOn) {
+				t.Errorf("%s is off, which was in nobody's way", tt.stillOn)
+			}
+			if during["features s0"] != before["features s0"] {
+				t.Error("features of a device that is no port's other end were changed")
+			}
+			if notes := strings.Join(p.Ports()[0].Notes, "\n"); !strings.Contains(notes, "turned off "+tt.off[0]) || !strings.Contains(notes, "the other end of device lan, c0 until the end") {
+				t.Errorf("the notes are %q", notes)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+			for _, line := range differences(before, g.far(t)) {
+				t.Errorf("not given back: %s", line)
+			}
+		})
 	}
-	return on
 }
 
-func TestFixOffloadsAtTheOtherEnd(t *testing.T) {
+// What a device does not let go of is not asked for again.
+func TestFixOffloadsThatAreFixed(t *testing.T) {
 	g := newGateway(t, "client-server")
-	client := g.lab.Must(t, "client")
-	before := peerFeatures(t, client, "c0")
-	if len(before) == 0 {
-		t.Skip("this veth hides no tags")
+	p := g.plane(t)
+	port := &Port{PortConfig: PortConfig{Name: "lan0", FixOffloads: true}}
+	lo := end{ns: p.ns, device: "lo", name: "device lo"}
+	err := p.requireOff(port, lo, offload{[]string{"tx-checksum-ip-generic"}, "is in the way"})
+	if err == nil || err.Error() != "port lan0: device lo is in the way (tx-checksum-ip-generic is on), and the device does not let them be turned off" {
+		t.Error(err)
 	}
+}
+
+// In native mode veth itself keeps frames of many segments away. Nothing is refused, asked for or noted.
+func TestNativeLeavesSegmentationToTheDriver(t *testing.T) {
+	g := newGateway(t, "client-server")
+	before := g.far(t)
 	p := g.open(t)
-	err := p.Attach([]PortConfig{{Name: "lan0", Device: "lan", Zone: 2, VLANs: map[uint16]uint8{10: 3}, FixOffloads: true}})
-	if err != nil {
+	if err := p.Attach(routed()); err != nil {
 		p.Close()
 		t.Fatal(err)
 	}
-	if on := peerFeatures(t, client, "c0"); len(on) > 0 {
-		t.Errorf("%v is still on", on)
+	if on := g.far(t)["features c0"]; strings.Contains(on, "tx-tcp-segmentation") {
+		t.Errorf("the other end still sends frames of many segments: %s is on", on)
 	}
-	if notes := strings.Join(p.Ports()[0].Notes, "\n"); !strings.Contains(notes, "turned off tx-vlan-hw-insert") {
-		t.Errorf("the notes are %q", notes)
+	for _, port := range p.Ports() {
+		if len(port.Notes) > 0 {
+			t.Errorf("port %s: %q", port.Name, port.Notes)
+		}
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if after := peerFeatures(t, client, "c0"); !slices.Equal(before, after) {
-		t.Errorf("features %v were on, then %v", before, after)
+	for _, line := range differences(before, g.far(t)) {
+		t.Errorf("not given back: %s", line)
 	}
 }
 
@@ -524,11 +642,13 @@ func TestOtherEndOutOfSight(t *testing.T) {
 		return netlink.LinkAdd(pair)
 	})
 	p := g.plane(t)
-	if err := p.Attach([]PortConfig{{Name: "far", Device: "far0", Zone: 2, VLANs: map[uint16]uint8{10: 3}}}); err != nil {
+	if err := p.Attach([]PortConfig{{Name: "far", Device: "far0", Zone: 2, VLANs: map[uint16]uint8{10: 3}, Mode: ModeGeneric}}); err != nil {
 		t.Fatal(err)
 	}
 	notes := strings.Join(p.Ports()[0].Notes, "\n")
-	if !strings.Contains(notes, "could not be looked up") || !strings.Contains(notes, "cannot be seen from here") {
-		t.Errorf("the notes are %q", notes)
+	for _, want := range []string{"whether VLAN tags are hidden could not be looked up: ", "leaves segmentation and checksums to XDP could not be looked up: ", "cannot be seen from here", "`ethtool -K DEVICE tx off tso off"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes do not say %q: %q", want, notes)
+		}
 	}
 }

@@ -63,19 +63,24 @@ type Plane struct {
 // kernel is what the running kernel offers.
 type kernel struct {
 	major, minor int
-	frags        bool // XDP programs for multi-buffer packets, 5.18
-	forwardFrags bool // which may redirect them, 6.3
+	frags        bool // redirects of multi-buffer packets, 6.3; programs for them have been since 5.18
 	tcx          bool // tc programs attached by bpf_link, 6.6
 	force6       bool // IPv6 forwarding switch of a port, 6.17
 	rxTags       bool // drivers can tell XDP programs of VLAN tags beside the frame, 6.8
 }
+
+// needs is the oldest kernel that can run the programs, and what earlier ones lack.
+var needs = struct {
+	major, minor int
+	what         string
+}{5, 18, "helpers bpf_xdp_load_bytes, bpf_xdp_store_bytes and bpf_xdp_get_buff_len, and on arm64 compare-and-exchange"}
 
 // perGeneration names the maps that are not shared: the constants, and tables that only the
 // generation they were made for may see.
 var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true}
 
 // Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
-// is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.15.
+// is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.18.
 //
 // RLIMIT_MEMLOCK is left alone: since 5.11 the kernel does not charge BPF memory to it.
 func Open(o Options) (*Plane, error) {
@@ -128,7 +133,7 @@ func open(o Options, k kernel) (p *Plane, err error) {
 // those that they redirect they do not, so that a driver refuses such an MTU; what only simulates sends
 // nothing.
 func (p *Plane) MultiBuffer() bool {
-	return p.kernel.frags && (p.kernel.forwardFrags || p.options.Simulate)
+	return p.kernel.frags || p.options.Simulate
 }
 
 // load makes the shared maps and the programs that are never replaced.
@@ -227,12 +232,20 @@ func probeKernel() (kernel, error) {
 	if err != nil {
 		return kernel{}, err
 	}
-	if !k.atLeast(5, 15) {
-		return kernel{}, fmt.Errorf("kernel %s is too old: softdpu needs Linux 5.15 or newer", release)
+	if err := k.check(release); err != nil {
+		return kernel{}, err
 	}
-	k.frags, k.forwardFrags, k.tcx, k.force6 = k.atLeast(5, 18), k.atLeast(6, 3), k.atLeast(6, 6), true
+	k.frags, k.tcx, k.force6 = k.atLeast(6, 3), k.atLeast(6, 6), true
 	k.rxTags = k.atLeast(6, 8)
 	return k, nil
+}
+
+// check refuses a kernel that could not load the programs.
+func (k kernel) check(release string) error {
+	if k.atLeast(needs.major, needs.minor) {
+		return nil
+	}
+	return fmt.Errorf("kernel %s is too old: softdpu needs Linux %d.%d or newer (%s)", release, needs.major, needs.minor, needs.what)
 }
 
 func parseRelease(release string) (k kernel, err error) {

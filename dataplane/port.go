@@ -41,7 +41,8 @@ type PortConfig struct {
 	VLANs  map[uint16]uint8 // zone of each VLAN id, 1..4094
 	Peer   string           // inline: name of the port on the other side; empty = routed
 	Mode   Mode
-	// FixOffloads lets Attach turn off offloads that hide VLAN tags; Close turns them on again.
+	// FixOffloads lets Attach turn off offloads that hide VLAN tags or, in generic mode, hand over what is
+	// not yet segmented or lacks its checksum; Close turns them on again.
 	FixOffloads bool
 	// FixChecksum completes checksums that the sender left to its device. Auto is on for veth and tun,
 	// whose frames come from a local stack, and off otherwise.

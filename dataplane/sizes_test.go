@@ -9,6 +9,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/softdpu/softdpu/bpf"
 )
 
@@ -142,7 +144,52 @@ func TestParseRelease(t *testing.T) {
 	if _, err := parseRelease("linux"); err == nil {
 		t.Error("a release without numbers was read")
 	}
+	if err := (kernel{major: 5, minor: 17}).check("5.17.9"); err == nil || !strings.Contains(err.Error(), "kernel 5.17.9 is too old: softdpu needs Linux 5.18 or newer (helpers bpf_xdp_load_bytes") {
+		t.Errorf("an old kernel is refused by %v", err)
+	}
+	if err := (kernel{major: 5, minor: 18}).check("5.18.0"); err != nil {
+		t.Error(err)
+	}
 	if k := (kernel{major: 5, minor: 15}); !k.atLeast(5, 15) || k.atLeast(5, 16) || k.atLeast(6, 0) || !k.atLeast(4, 20) {
 		t.Error("versions are compared wrongly")
+	}
+}
+
+// What the programs call exists in the oldest kernel that Open accepts, and not all of it in an older one.
+func TestHelpersOfTheOldestKernel(t *testing.T) {
+	since := map[asm.BuiltinFunc]kernel{
+		asm.FnMapLookupElem: {major: 3, minor: 19}, asm.FnMapUpdateElem: {major: 3, minor: 19}, asm.FnMapDeleteElem: {major: 3, minor: 19},
+		asm.FnKtimeGetNs: {major: 4, minor: 1}, asm.FnTailCall: {major: 4, minor: 2}, asm.FnSkbLoadBytes: {major: 4, minor: 5},
+		asm.FnCsumDiff: {major: 4, minor: 6}, asm.FnSkbPullData: {major: 4, minor: 9}, asm.FnXdpAdjustHead: {major: 4, minor: 10},
+		asm.FnRedirectMap: {major: 4, minor: 14}, asm.FnXdpAdjustMeta: {major: 4, minor: 15}, asm.FnXdpAdjustTail: {major: 4, minor: 18},
+		asm.FnFibLookup: {major: 4, minor: 18}, asm.FnSpinLock: {major: 5, minor: 1}, asm.FnSpinUnlock: {major: 5, minor: 1},
+		asm.FnRingbufReserve: {major: 5, minor: 8}, asm.FnRingbufSubmit: {major: 5, minor: 8}, asm.FnKtimeGetCoarseNs: {major: 5, minor: 11},
+		asm.FnXdpGetBuffLen: {major: 5, minor: 18}, asm.FnXdpLoadBytes: {major: 5, minor: 18}, asm.FnXdpStoreBytes: {major: 5, minor: 18},
+	}
+	oldest := kernel{major: needs.major, minor: needs.minor}
+	spec, err := bpf.LoadXDP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := make(map[asm.BuiltinFunc]bool)
+	for _, prog := range spec.Programs {
+		for _, ins := range prog.Instructions {
+			if ins.IsBuiltinCall() {
+				called[asm.BuiltinFunc(ins.Constant)] = true
+			}
+		}
+	}
+	needed := false
+	for fn := range called {
+		k, ok := since[fn]
+		if !ok {
+			t.Errorf("since which kernel is there %s?", fn)
+		} else if !oldest.atLeast(k.major, k.minor) {
+			t.Errorf("%s is not in Linux %d.%d", fn, oldest.major, oldest.minor)
+		}
+		needed = needed || k == oldest
+	}
+	if !needed {
+		t.Errorf("no helper needs Linux %d.%d", oldest.major, oldest.minor)
 	}
 }

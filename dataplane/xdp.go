@@ -33,6 +33,12 @@ func (p *Plane) attachXDP(port *Port) error {
 		}
 		port.WhyNotNative = why
 	}
+	if err := p.checkGeneric(port); err != nil {
+		if port.WhyNotNative != "" {
+			err = fmt.Errorf("%w (generic mode, because of %s)", err, port.WhyNotNative)
+		}
+		return err
+	}
 	if err := p.linkXDP(port, p.dispatch, link.XDPGenericMode); err != nil {
 		return port.errorf("attach XDP to device %s in generic mode: %w", port.Device, explainPermission(err))
 	}

@@ -33,7 +33,7 @@ type Port struct {
 	Name         string
 	Device       string
 	MTU          int          // bytes of an IP packet; 0: as the device has it
-	FixOffloads  bool         // turn VLAN tag offloads off, and restore them at the end
+	FixOffloads  bool         // turn offloads off that are in XDP's way, and restore them at the end
 	FixChecksums FixChecksums // complete partial checksums
 	XDPMode      XDPMode
 	Pos          firewall.Pos // of the name

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softdpu/softdpu/testenv"
 )
 
@@ -55,6 +57,29 @@ func labConfig(topology string) string {
 	return labRouted
 }
 
+// generic asks for XDP in the kernel's stack, and lets it have what it needs.
+func generic(config string) string { return fixed(config, "xdp_mode: generic, fix_offloads: true") }
+
+// fixed adds keys to both ports of a configuration.
+func fixed(config, keys string) string {
+	return strings.NewReplacer("{device: lan}", "{device: lan, "+keys+"}", "{device: wan}", "{device: wan, "+keys+"}").Replace(config)
+}
+
+// jumboInDriver reports whether a port with frames larger than a page runs in the driver: Linux 6.3 is
+// the first to redirect packets of several buffers.
+func jumboInDriver(t *testing.T) bool {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 6 || major == 6 && minor >= 3
+}
+
 // A rig is a lab with a gateway in it.
 type rig struct {
 	*testGateway
@@ -62,17 +87,27 @@ type rig struct {
 	client, server, gw *testenv.Namespace
 }
 
-// newRig starts a gateway in a lab, with XDP in the driver.
+// newRig starts a gateway in a lab. XDP runs in the driver, unless the configuration asks for generic
+// mode or the kernel leaves no other.
 func newRig(t *testing.T, topology string, o testenv.Options, config, policy string) *rig {
 	t.Helper()
-	l := testenv.New(t, topology, o)
+	return newRigIn(t, testenv.New(t, topology, o), o, config, policy)
+}
+
+// newRigIn starts the gateway in a lab that was made with those options.
+func newRigIn(t *testing.T, l *testenv.Lab, o testenv.Options, config, policy string) *rig {
+	t.Helper()
 	r := &rig{
 		testGateway: runIn(t, l, write(t, config, policy)), lab: l,
 		client: l.Must(t, "client"), server: l.Must(t, "server"), gw: l.Must(t, testenv.Gateway),
 	}
+	want := "native"
+	if config == generic(config) || o.MTU > os.Getpagesize() && !jumboInDriver(t) {
+		want = "generic"
+	}
 	for _, p := range must(r.Status(t.Context())).Ports {
-		if p.Mode != "native" {
-			t.Errorf("port %s runs in %s mode: %s", p.Name, p.Mode, p.WhyNotNative)
+		if p.Mode != want {
+			t.Errorf("port %s runs in %s mode, not %s: %s", p.Name, p.Mode, want, p.WhyNotNative)
 		}
 	}
 	return r
