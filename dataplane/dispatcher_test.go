@@ -211,7 +211,7 @@ func hide(t *testing.T, ns *testenv.Namespace, device string, on bool) {
 			return err
 		}
 		defer e.Close()
-		return setFeatures(e, device, senderHides, on)
+		return setFeatures(e, device, tagsLeftOut.features, on)
 	})
 	if err != nil {
 		t.Fatal(err)
