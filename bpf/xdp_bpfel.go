@@ -208,6 +208,7 @@ type XDPGatewayState struct {
 	Overflow4    int64
 	Overflow6    int64
 	Ethertypes   [8]uint16
+	Flows6       int64
 }
 
 type XDPLeg struct {
@@ -367,7 +368,7 @@ type XDPScratch struct {
 		Frag       uint8
 		Tags       uint8
 		TcpFlags   uint8
-		Revive     uint8
+		Reopen     uint8
 		Pass       uint8
 		Family     uint8
 		Leg        uint8
@@ -475,6 +476,7 @@ type XDPTableCounter struct {
 	Evicted    uint64
 	Revived    uint64
 	Overflowed uint64
+	Reopened   uint64
 }
 
 // Names of all BPF objects in the ELF.
