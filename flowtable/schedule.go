@@ -18,10 +18,10 @@ import (
 // One kind of packet counts as none: what ends a TCP handshake and is refused then. Flows in their
 // handshake are therefore taken to have the least of TCP's time-outs.
 type schedule struct {
-	timeouts Timeouts // that due was computed with
+	timeouts Timeouts             // that due was computed with
 	limit    [ClassLen][16]uint32 // time-outs; 0 = never, or no flow
-	least    uint32 // of all time-outs
-	tcp      uint32 // of TCP's
+	least    uint32               // of all time-outs
+	tcp      uint32               // of TCP's
 	due4     []uint32
 	due6     []uint32
 }
