@@ -503,7 +503,9 @@ func (r *rig) reportXDP(all []*bedded, prog *ebpf.Program, o XDPOptions) (*Repor
 		base = append(base, b.base...)
 		by[b.name] = b
 	}
-	report.Results = append(report.Results, summarize("empty", "ns", base))
+	if len(base) > 0 { // or the scan alone was asked for
+		report.Results = append(report.Results, summarize("empty", "ns", base))
+	}
 	for _, b := range all {
 		res := summarize(b.name, "ns", b.cost)
 		if b.limit > 0 {
