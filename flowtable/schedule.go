@@ -2,7 +2,6 @@ package flowtable
 
 import (
 	"math/bits"
-	"sync/atomic"
 
 	"github.com/softdpu/softdpu/bpf"
 )
@@ -84,12 +83,11 @@ func (s *schedule) revisit(groups int, now uint32) revisit {
 
 func (r *revisit) of(group int) uint32 { return r.latest - r.step*uint32(group>>r.shift) }
 
-// end returns the tick at which a flow ends unless a packet comes, and the tick before which it cannot
-// end. Ticks is the time-out of its class and state; opening says that it counts from the opening packet.
-func (s *schedule) end(opening bool, ticks uint32, core *bpf.XDPFlowCore, leg *[2]bpf.XDPLeg) (end, early uint32) {
-	if opening {
-		return core.Created + ticks, core.Created + s.tcp
+// handshake returns when a flow ends that has not ended its handshake, and the tick before which it cannot
+// end. Ticks is the time-out of its state, never what stands for none.
+func (s *schedule) handshake(ticks, never uint32, core *bpf.XDPFlowCore) (end, early uint32) {
+	if ticks == 0 {
+		return never, core.Created + s.tcp
 	}
-	end = later(atomic.LoadUint32(&leg[0].Seen), atomic.LoadUint32(&leg[1].Seen)) + ticks
-	return end, end
+	return core.Created + ticks, core.Created + s.tcp
 }

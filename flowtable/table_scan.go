@@ -76,12 +76,11 @@ func (t *Table) holds() (four, six bool) {
 // waits for another's, and the scan, which is bound by memory, takes about half as long.
 const streams = 4
 
-// scan4 looks at the IPv4 groups that are due: at the word of each slot, and only if there is a flow at
-// its legs, which lie in the next cache line. It marks the flows that have expired.
+// scan4 looks at the IPv4 groups that are due and marks the flows that have expired.
 func (t *Table) scan4(now uint32) {
 	s := &t.schedule
 	groups, due, again := t.groups4, s.due4[:len(t.groups4)], s.revisit(len(t.groups4), now)
-	part := max(len(groups)/streams, 1)
+	part, never := max(len(groups)/streams, 1), now+horizon
 	for first := range part {
 		for g := first; g < len(groups); g += part {
 			if int32(due[g]-now) > 0 {
@@ -91,12 +90,17 @@ func (t *Table) scan4(now uint32) {
 			for slot := range groups[g].Slot {
 				f := &groups[g].Slot[slot]
 				word := atomic.LoadUint64(&f.Core.Word)
-				ticks, opening := s.limit[classes[f.Key.Proto]%ClassLen][word&15], handshake(stateOf(word))
-				if ticks == 0 && !opening {
-					continue // no flow, or one that never ends
+				// Free slots go the same way: which they are cannot be predicted, and their lines come anyway.
+				ticks := s.limit[classes[f.Key.Proto]%ClassLen][word&15]
+				end := later(atomic.LoadUint32(&f.Leg[0].Seen), atomic.LoadUint32(&f.Leg[1].Seen)) + ticks
+				if ticks == 0 {
+					end = never
 				}
-				end, early := s.end(opening, ticks, &f.Core, &f.Leg)
-				if int32(end-now) <= 0 && ticks != 0 {
+				early := end
+				if handshake(stateOf(word)) {
+					end, early = s.handshake(ticks, never, &f.Core)
+				}
+				if int32(end-now) <= 0 {
 					t.mark(entry4(f, FlowID{Group: uint32(g), Slot: uint8(slot)}), word)
 				}
 				if int32(early-next) < 0 {
@@ -112,7 +116,7 @@ func (t *Table) scan4(now uint32) {
 func (t *Table) scan6(now uint32) {
 	s := &t.schedule
 	groups, due, again := t.groups6, s.due6[:len(t.groups6)], s.revisit(len(t.groups6), now)
-	part := max(len(groups)/streams, 1)
+	part, never := max(len(groups)/streams, 1), now+horizon
 	for first := range part {
 		for g := first; g < len(groups); g += part {
 			if int32(due[g]-now) > 0 {
@@ -122,12 +126,17 @@ func (t *Table) scan6(now uint32) {
 			for slot := range groups[g].Slot {
 				f := &groups[g].Slot[slot]
 				word := atomic.LoadUint64(&f.Core.Word)
-				ticks, opening := s.limit[classes[f.Key.Proto]%ClassLen][word&15], handshake(stateOf(word))
-				if ticks == 0 && !opening {
-					continue // no flow, or one that never ends
+				// Free slots go the same way: which they are cannot be predicted, and their lines come anyway.
+				ticks := s.limit[classes[f.Key.Proto]%ClassLen][word&15]
+				end := later(atomic.LoadUint32(&f.Leg[0].Seen), atomic.LoadUint32(&f.Leg[1].Seen)) + ticks
+				if ticks == 0 {
+					end = never
 				}
-				end, early := s.end(opening, ticks, &f.Core, &f.Leg)
-				if int32(end-now) <= 0 && ticks != 0 {
+				early := end
+				if handshake(stateOf(word)) {
+					end, early = s.handshake(ticks, never, &f.Core)
+				}
+				if int32(end-now) <= 0 {
 					t.mark(entry6(f, FlowID{Group: uint32(g), Slot: uint8(slot)}), word)
 				}
 				if int32(early-next) < 0 {
