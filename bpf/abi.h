@@ -340,6 +340,9 @@ struct gateway_state {
 	__s64 half_open; /* of them half-open */
 	__s64 overflow4, overflow6; /* of them in the overflow tables */
 	__u16 ethertypes[8]; /* network order: passed between inline ports; 0 = unused */
+	/* Of flows, those of IPv6. Raised after flows and lowered before it, so that neither this nor
+	 * flows - flows6 is ever below what a family holds. */
+	__s64 flows6;
 };
 
 /* What sim and tests put in the place of clock, arrival port and kernel routes. Used only by a
@@ -378,8 +381,14 @@ struct rule_counter {
 	__u32 unlogged; /* events left out so far */
 };
 
+/* What became of new flows. Created less evicted and aged is what the table holds. */
 struct table_counter {
-	__u64 created, refused, evicted, revived, overflowed;
+	__u64 created; /* without those that were reopened */
+	__u64 refused;
+	__u64 evicted; /* flows that left for another one */
+	__u64 revived; /* revoked flows that the policy allowed again */
+	__u64 overflowed; /* of created and reopened, those in the overflow tables */
+	__u64 reopened; /* connections that were over and began anew: one flow left, one came */
 };
 
 enum event_kind {

@@ -24,7 +24,7 @@ struct flow_counts {
 /* How creation ended. In the first three the flow is there. */
 enum insertion {
 	INSERT_CREATED,
-	INSERT_REVIVED, /* in the place of the same connection's closed flow */
+	INSERT_REOPENED, /* in the place of the same connection's closed flow */
 	INSERT_EVICTED, /* in the place of a half-open flow */
 	INSERT_EXISTS, /* another CPU was faster: the flow is there */
 	INSERT_OVERFLOW, /* in the overflow table */
@@ -109,6 +109,12 @@ static __always_inline __u32 state_of(__u64 word)
 static __always_inline bool half_open(__u32 state)
 {
 	return state >= FLOW_SYN_SENT && state <= FLOW_NEW;
+}
+
+/* Whether a SYN opens the connection anew. */
+static __always_inline bool over(__u32 state)
+{
+	return state == FLOW_TIME_WAIT || state == FLOW_CLOSED;
 }
 
 /* Moves a flow from the state in *word to another. The generation is part of the compared word, so

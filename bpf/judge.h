@@ -300,8 +300,8 @@ static __always_inline bool opens_tcp(const struct packet *p, __u32 verdict)
 	return verdict & VERDICT_MIDSTREAM && flags & TCP_ACK && !(flags & (TCP_SYN | TCP_RST));
 }
 
-/* Counts how creation ended. */
-static __always_inline int after_insert(int result)
+/* Counts how creation ended. Closed: the connection's old flow was taken out of the overflow for it. */
+static __always_inline int after_insert(int result, bool closed)
 {
 	struct table_counter *t = table_counter();
 
@@ -314,18 +314,25 @@ static __always_inline int after_insert(int result)
 	case INSERT_EVICTED:
 		t->evicted++;
 		break;
-	case INSERT_REVIVED:
+	case INSERT_REOPENED:
+		closed = true;
+		break;
 	case INSERT_CREATED:
 		break;
 	case INSERT_EXISTS:
+		t->evicted += closed;
 		return REASON_NONE;
 	case INSERT_FULL:
+		t->evicted += closed;
 		t->refused++;
 		return REASON_FLOW_TABLE_FULL;
 	default:
 		return REASON_INTERNAL;
 	}
-	t->created++;
+	if (closed)
+		t->reopened++;
+	else
+		t->created++;
 	return REASON_NONE;
 }
 
@@ -392,6 +399,7 @@ __noinline int enter_flow(struct packet *p)
 	struct scratch *s = scratch();
 	struct opening *o;
 	int reason, result;
+	bool closed;
 
 	if (!p || !s)
 		return REASON_INTERNAL;
@@ -402,7 +410,8 @@ __noinline int enter_flow(struct packet *p)
 		o->hash = hash4(&s->key4);
 		if (o->side)
 			o->flags |= WORD_FLAG_HI_OPENED;
-		if (p->revive && close_overflow4(&s->key4, s))
+		closed = p->reopen && close_overflow4(&s->key4, s);
+		if (closed)
 			credit_gone(p, s);
 		result = insert4(&s->key4, o, p, s);
 	} else {
@@ -411,12 +420,13 @@ __noinline int enter_flow(struct packet *p)
 		o->hash = hash6(&s->key6);
 		if (o->side)
 			o->flags |= WORD_FLAG_HI_OPENED;
-		if (p->revive && close_overflow6(&s->key6, s))
+		closed = p->reopen && close_overflow6(&s->key6, s);
+		if (closed)
 			credit_gone(p, s);
 		result = insert6(&s->key6, o, p, s);
 	}
-	reason = after_insert(result);
-	if (result == INSERT_EVICTED || result == INSERT_REVIVED)
+	reason = after_insert(result, closed);
+	if (result == INSERT_EVICTED || result == INSERT_REOPENED)
 		credit_gone(p, s);
 	if (!reason && result != INSERT_EXISTS && p->verdict & VERDICT_LOG)
 		emit_packet(p, o->rule, EVENT_FLOW_START, REASON_NONE);

@@ -59,7 +59,7 @@ struct packet {
 	__u8 frag; /* FRAG_* or 0 */
 	__u8 tags; /* VLAN tags */
 	__u8 tcp_flags; /* without PSH, ECE, CWR */
-	__u8 revive; /* a SYN that may take the place of a closed flow */
+	__u8 reopen; /* a SYN that may take the place of a closed flow */
 	__u8 pass; /* 1 + enum pass_cause, 0 = not for the kernel */
 	__u8 family; /* 4, 6; 0 if not IP */
 	__u8 leg; /* 1 + leg of its flow that it came by, 0 = no flow met */

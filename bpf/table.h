@@ -196,6 +196,19 @@ static __always_inline FLOW *F(slot_at)(GROUP *one, GROUP *two, __u32 at)
 	return &group->slot[at & 3];
 }
 
+/* Corrects the counts of flows by one flow. Returns how many there were of both families. */
+static __always_inline __s64 F(count)(struct gateway_state *gw, __s64 n)
+{
+	__s64 before;
+
+	if (FAMILY == 6 && n < 0)
+		__sync_fetch_and_add(&gw->flows6, n);
+	before = __sync_fetch_and_add(&gw->flows, n);
+	if (FAMILY == 6 && n > 0)
+		__sync_fetch_and_add(&gw->flows6, n);
+	return before;
+}
+
 /* Takes a flow's place: from here on its word says FLOW_FREE. False if a hit was faster. */
 static __always_inline bool F(take)(FLOW *f, __u64 word)
 {
@@ -223,7 +236,7 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 
 	if (!one || !two || !stripe || !gw)
 		return INSERT_INTERNAL;
-	if (__sync_fetch_and_add(&gw->flows, 1) >= flows_max)
+	if (F(count)(gw, 1) >= flows_max)
 		limit = true;
 	if (half && __sync_fetch_and_add(&gw->half_open, 1) >= half_open_max)
 		limit = true;
@@ -234,12 +247,10 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 		f = F(match)(two, key, first);
 	if (f) {
 		word = load(&f->core.word);
-		if (!p->revive ||
-		    (state_of(word) != FLOW_TIME_WAIT && state_of(word) != FLOW_CLOSED) ||
-		    !F(take)(f, word))
+		if (!p->reopen || !over(state_of(word)) || !F(take)(f, word))
 			result = INSERT_EXISTS;
 		else
-			result = INSERT_REVIVED;
+			result = INSERT_REOPENED;
 	} else {
 		at = limit ? NO_SLOT : F(free_slot)(one, two, first);
 		if (at < NO_SLOT) {
@@ -252,16 +263,19 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 			} else {
 				f = F(slot_at)(one, two, at);
 				word = load(&f->core.word);
-				result = F(take)(f, word) ? INSERT_EVICTED : INSERT_FULL;
+				/* it may have been confirmed or freed since it was chosen */
+				result = half_open(state_of(word)) && F(take)(f, word) ?
+						 INSERT_EVICTED :
+						 INSERT_FULL;
 			}
 		}
 	}
-	if (f && (result == INSERT_REVIVED || result == INSERT_EVICTED)) {
+	if (f && (result == INSERT_REOPENED || result == INSERT_EVICTED)) {
 		__builtin_memcpy(&scratch->F(gone), f, sizeof(*f));
 		scratch->F(gone).core.word = word;
 	}
 	if (f &&
-	    (result == INSERT_CREATED || result == INSERT_REVIVED || result == INSERT_EVICTED)) {
+	    (result == INSERT_CREATED || result == INSERT_REOPENED || result == INSERT_EVICTED)) {
 		generation = (word >> WORD_GEN_SHIFT) + 1;
 		F(fill)(f, key, o, p, generation);
 	}
@@ -279,18 +293,20 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 	}
 	if (result != INSERT_CREATED) {
 		/* the place was there before, or there is none */
-		__sync_fetch_and_add(&gw->flows, -1);
-		if (result == INSERT_EVICTED || (half && result != INSERT_REVIVED))
+		F(count)(gw, -1);
+		if (result == INSERT_EVICTED || (half && result != INSERT_REOPENED))
 			__sync_fetch_and_add(&gw->half_open, -1);
 	}
 	return result;
 }
 
-/* Takes a closed flow out of the overflow table, so that the connection can open anew in a slot. True:
- * it is left in scratch->F(gone). */
+/* Takes a flow that is over out of the overflow table, so that its connection can open anew in a slot.
+ * True: it is left in scratch->F(gone). Who takes its word may delete it, and who deletes it counts it:
+ * the daemon may be freeing it at the same time. */
 static __always_inline bool F(close_overflow)(const KEY *key, struct scratch *scratch)
 {
 	struct gateway_state *gw = gateway_state();
+	__u64 word;
 	FLOW *f;
 
 	if (!gw || !gw->F(overflow))
@@ -298,11 +314,15 @@ static __always_inline bool F(close_overflow)(const KEY *key, struct scratch *sc
 	f = bpf_map_lookup_elem(&F(overflow), key);
 	if (!f)
 		return false;
+	word = load(&f->core.word);
+	if (!over(state_of(word)) || !F(take)(f, word))
+		return false;
 	__builtin_memcpy(&scratch->F(gone), f, sizeof(*f));
+	scratch->F(gone).core.word = word;
 	if (bpf_map_delete_elem(&F(overflow), key))
 		return false;
 	__sync_fetch_and_add(&gw->F(overflow), -1);
-	__sync_fetch_and_add(&gw->flows, -1);
+	F(count)(gw, -1);
 	return true;
 }
 

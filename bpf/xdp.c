@@ -92,11 +92,8 @@ static __always_inline int beside_ip(struct packet *p, const struct port *port,
 /* A SYN on a connection that is over opens a new one in its place. */
 static __always_inline bool reopens(const struct packet *p)
 {
-	__u32 state = state_of(p->word);
-
 	return p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-	       p->kind == PACKET_FLOW && p->frag != FRAG_LATER &&
-	       (state == FLOW_TIME_WAIT || state == FLOW_CLOSED);
+	       p->kind == PACKET_FLOW && p->frag != FRAG_LATER && over(state_of(p->word));
 }
 
 /* Looks p's flow up. False: there is none, or p opens another in its place. */
@@ -124,7 +121,7 @@ static __always_inline bool find(struct packet *p, struct flow_ref *ref)
 		refer6(ref, f, side, p);
 	}
 	if (unlikely(reopens(p))) {
-		p->revive = 1;
+		p->reopen = 1;
 		return false;
 	}
 	return true;

@@ -221,6 +221,7 @@ type XDPGatewayState struct {
 	Overflow4    int64
 	Overflow6    int64
 	Ethertypes   [8]uint16
+	Flows6       int64
 }
 
 type XDPLeg struct {
@@ -380,7 +381,7 @@ type XDPScratch struct {
 		Frag       uint8
 		Tags       uint8
 		TcpFlags   uint8
-		Revive     uint8
+		Reopen     uint8
 		Pass       uint8
 		Family     uint8
 		Leg        uint8
@@ -488,6 +489,7 @@ type XDPTableCounter struct {
 	Evicted    uint64
 	Revived    uint64
 	Overflowed uint64
+	Reopened   uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -47,6 +47,7 @@ func (p *Plane) TableCounters() (sum bpf.XDPTableCounter, err error) {
 		sum.Evicted += c.Evicted
 		sum.Revived += c.Revived
 		sum.Overflowed += c.Overflowed
+		sum.Reopened += c.Reopened
 	}
 	return sum, nil
 }

@@ -42,9 +42,8 @@ func overflow[K, F any](m *ebpf.Map) (flows []F, err error) {
 	return flows, nil
 }
 
-// AgeOverflow frees the overflowed flows that were idle for their state's time-out at tick now, and
-// handshakes that took longer than it, as flowtable's Scan does in the groups, and hands on a last
-// copy of each. It returns their number.
+// AgeOverflow frees the overflowed flows that were idle for their time-out at tick now, as flowtable's
+// Scan does in the groups, and hands on a last copy of each. It returns their number.
 func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 func(*bpf.XDPFlow4), freed6 func(*bpf.XDPFlow6)) (int, error) {
 	gw := &p.mem.gateway[0]
 	flows4, flows6, err := p.Overflow()
@@ -54,7 +53,7 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 	n := 0
 	for i := range flows4 {
 		f := &flows4[i]
-		o := overflowed{p.maps[bpf.XDPMapOverflow4], &gw.Overflow4, &f.Key, f, &f.Core, &f.Leg}
+		o := overflowed{p.maps[bpf.XDPMapOverflow4], 4, f.Key.Proto, &gw.Overflow4, &f.Key, f, &f.Core, &f.Leg}
 		if gone, err := p.freeOverflow(o, now, timeouts); err != nil {
 			return n, err
 		} else if gone {
@@ -64,7 +63,7 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 	}
 	for i := range flows6 {
 		f := &flows6[i]
-		o := overflowed{p.maps[bpf.XDPMapOverflow6], &gw.Overflow6, &f.Key, f, &f.Core, &f.Leg}
+		o := overflowed{p.maps[bpf.XDPMapOverflow6], 6, f.Key.Proto, &gw.Overflow6, &f.Key, f, &f.Core, &f.Leg}
 		if gone, err := p.freeOverflow(o, now, timeouts); err != nil {
 			return n, err
 		} else if gone {
@@ -78,6 +77,8 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 // overflowed is a copy of a flow in a kernel hash, of either family.
 type overflowed struct {
 	table     *ebpf.Map
+	family    uint8
+	proto     uint8
 	count     *int64 // of the table's entries
 	key, flow any    // pointers into the copy, as are the next
 	core      *bpf.XDPFlowCore
@@ -88,9 +89,10 @@ type overflowed struct {
 // One that saw a packet since it was copied is put back: it was away for as long as two system calls
 // take.
 func (p *Plane) freeOverflow(o overflowed, now uint32, timeouts *flowtable.Timeouts) (bool, error) {
-	if !expired(o.core, o.legs, now, timeouts) {
+	if !timeouts.Expired(now, o.proto, o.core, o.legs) {
 		return false, nil
 	}
+	word := o.core.Word
 	err := o.table.LookupAndDelete(o.key, o.flow)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
@@ -98,7 +100,10 @@ func (p *Plane) freeOverflow(o overflowed, now uint32, timeouts *flowtable.Timeo
 	if err != nil {
 		return false, fmt.Errorf("free overflowed flow: %w", err)
 	}
-	if !expired(o.core, o.legs, now, timeouts) {
+	if o.core.Word&flowtable.WordStateMask == 0 {
+		// A SYN took its word, to open the connection anew, and found it deleted: it ends here.
+		o.core.Word = word
+	} else if !timeouts.Expired(now, o.proto, o.core, o.legs) {
 		err := o.table.Update(o.key, o.flow, ebpf.UpdateNoExist)
 		if err == nil {
 			return false, nil
@@ -110,6 +115,9 @@ func (p *Plane) freeOverflow(o overflowed, now uint32, timeouts *flowtable.Timeo
 	}
 	gw := &p.mem.gateway[0]
 	atomic.AddInt64(o.count, -1)
+	if o.family == 6 {
+		atomic.AddInt64(&gw.Flows6, -1) // before flows: see abi.h
+	}
 	atomic.AddInt64(&gw.Flows, -1)
 	if halfOpen(o.core) {
 		atomic.AddInt64(&gw.HalfOpen, -1)
@@ -120,16 +128,4 @@ func (p *Plane) freeOverflow(o overflowed, now uint32, timeouts *flowtable.Timeo
 func halfOpen(core *bpf.XDPFlowCore) bool {
 	s := bpf.XDPFlowState(core.Word & flowtable.WordStateMask)
 	return s == bpf.XDPFlowStateFLOW_SYN_SENT || s == bpf.XDPFlowStateFLOW_SYN_RECEIVED || s == bpf.XDPFlowStateFLOW_NEW
-}
-
-func expired(core *bpf.XDPFlowCore, legs *[2]bpf.XDPLeg, now uint32, timeouts *flowtable.Timeouts) bool {
-	s := bpf.XDPFlowState(core.Word & flowtable.WordStateMask)
-	if s >= bpf.XDPFlowStateFLOW_STATE_LEN || timeouts[s] == 0 {
-		return false
-	}
-	since := max(int32(legs[0].Seen-now), int32(legs[1].Seen-now))
-	if s == bpf.XDPFlowStateFLOW_SYN_SENT || s == bpf.XDPFlowStateFLOW_SYN_RECEIVED {
-		since = min(since, int32(core.Created-now))
-	}
-	return -int64(since) >= int64(timeouts[s])
 }

@@ -12,7 +12,7 @@ func TestAgeOverflow(t *testing.T) {
 	const now = 1000
 	established, synSent := uint64(bpf.XDPFlowStateFLOW_ESTABLISHED), uint64(bpf.XDPFlowStateFLOW_SYN_SENT)
 	timeouts := flowtable.Timeouts{}
-	timeouts[established], timeouts[synSent] = 100, 50
+	timeouts[flowtable.ClassTCP][established], timeouts[flowtable.ClassTCP][synSent] = 100, 50
 	flow := func(id uint32, state uint64, created uint32, seen ...uint32) bpf.XDPFlow4 {
 		f := bpf.XDPFlow4{Key: bpf.XDPFlow4Key{Lo: id, Proto: 6}}
 		f.Core.Word, f.Core.Created = state, created
@@ -31,13 +31,13 @@ func TestAgeOverflow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	six := bpf.XDPFlow6{Key: bpf.XDPFlow6Key{Lo: [4]uint32{9}}}
+	six := bpf.XDPFlow6{Key: bpf.XDPFlow6Key{Lo: [4]uint32{9}, Proto: 6}}
 	six.Core.Word = established
 	if err := p.maps[bpf.XDPMapOverflow6].Put(&six.Key, &six); err != nil {
 		t.Fatal(err)
 	}
 	gw := p.Flows().Gateway
-	gw.Flows, gw.HalfOpen, gw.Overflow4, gw.Overflow6 = 7, 3, 6, 1
+	gw.Flows, gw.Flows6, gw.HalfOpen, gw.Overflow4, gw.Overflow6 = 7, 1, 3, 6, 1
 
 	var freed4, freed6 []uint32
 	n, err := p.AgeOverflow(now, &timeouts,
@@ -53,8 +53,8 @@ func TestAgeOverflow(t *testing.T) {
 	if n != 4 || len(freed4) != 3 || !got[1] || !got[3] || !got[5] || len(freed6) != 1 || freed6[0] != 9 {
 		t.Errorf("freed %d: %v and %v, want 1, 3, 5 and 9", n, freed4, freed6)
 	}
-	if gw.Flows != 3 || gw.HalfOpen != 2 || gw.Overflow4 != 3 || gw.Overflow6 != 0 {
-		t.Errorf("left are %d flows, %d half-open, %d and %d overflowed; want 3, 2, 3, 0", gw.Flows, gw.HalfOpen, gw.Overflow4, gw.Overflow6)
+	if gw.Flows != 3 || gw.Flows6 != 0 || gw.HalfOpen != 2 || gw.Overflow4 != 3 || gw.Overflow6 != 0 {
+		t.Errorf("left are %d flows, %d of IPv6, %d half-open, %d and %d overflowed; want 3, 0, 2, 3, 0", gw.Flows, gw.Flows6, gw.HalfOpen, gw.Overflow4, gw.Overflow6)
 	}
 	left4, left6, err := p.Overflow()
 	if err != nil || len(left4) != 3 || len(left6) != 0 {

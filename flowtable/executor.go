@@ -155,8 +155,7 @@ func (e *Executor) find(w *work, k *flowKey) bool {
 		return false
 	}
 	w.flow = f
-	s := stateOf(f.word())
-	if (s == bpf.XDPFlowStateFLOW_TIME_WAIT || s == bpf.XDPFlowStateFLOW_CLOSED) && !w.failed &&
+	if isOver(stateOf(f.word())) && !w.failed &&
 		e.p.Proto == packet.ProtoTCP && e.p.Piece != packet.Later && isSYN(&e.p.TCP) {
 		w.reopen = true
 		return false
@@ -222,17 +221,19 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 		}
 	}
 
-	var left ended
+	var left [2]ended
+	ok := false
 	if w.reopen {
-		left = endedOf(&w.flow)
-		e.cfg.Table.replace(&w.flow, k, &o)
+		left, ok = e.cfg.Table.reopen(&w.flow, k, &o)
 	} else {
-		var ok bool
-		if w.flow, left, ok = e.cfg.Table.create(k, &o); !ok {
-			return bpf.XDPReasonREASON_FLOW_TABLE_FULL
-		}
+		w.flow, left[0], ok = e.cfg.Table.create(k, &o)
 	}
-	e.Counters.credit(&left)
+	for i := range left {
+		e.Counters.credit(&left[i])
+	}
+	if !ok {
+		return bpf.XDPReasonREASON_FLOW_TABLE_FULL
+	}
 	e.meet(w, k.sender)
 	return reasonNone
 }

@@ -57,6 +57,11 @@ func age(now, then uint32) uint32 { return uint32(max(int32(now-then), 0)) }
 // stateOf returns the state in a flow word.
 func stateOf(word uint64) bpf.XDPFlowState { return bpf.XDPFlowState(word & WordStateMask) }
 
+// isOver reports whether a state is that of a connection that a SYN opens anew.
+func isOver(s bpf.XDPFlowState) bool {
+	return s == bpf.XDPFlowStateFLOW_TIME_WAIT || s == bpf.XDPFlowStateFLOW_CLOSED
+}
+
 // halfOpen reports whether a state is that of a flow whose other end has not confirmed it.
 func halfOpen(s bpf.XDPFlowState) bool {
 	return s >= bpf.XDPFlowStateFLOW_SYN_SENT && s <= bpf.XDPFlowStateFLOW_NEW
@@ -79,6 +84,3 @@ func setWord(word *uint64, remove, add uint64) uint64 {
 
 // storeSeen writes the time of a leg's last packet, which a scan reads at the same time.
 func storeSeen(leg *bpf.XDPLeg, now uint32) { atomic.StoreUint32(&leg.Seen, now) }
-
-// Timeouts are the idle times, in ticks, after which a scan frees a flow, by state. 0 means never.
-type Timeouts [bpf.XDPFlowStateFLOW_STATE_LEN]uint32

@@ -29,8 +29,8 @@ type TableConfig struct {
 // nobody may create in it, because creation needs a lock that only the kernel can take. The flows
 // that overflow a mapped table are in maps of the kernel, which Table does not read.
 type Table struct {
-	// Counters of flows created, refused, evicted, revived and overflowed by this Table; those of a
-	// mapped table are in the program's own map.
+	// Counters of what became of new flows in this Table; those of a mapped table are in the program's
+	// own map.
 	Counters bpf.XDPTableCounter
 
 	cfg          TableConfig
@@ -41,6 +41,7 @@ type Table struct {
 	overflow4    map[bpf.XDPFlow4Key]*bpf.XDPFlow4
 	overflow6    map[bpf.XDPFlow6Key]*bpf.XDPFlow6
 	marked       []mark // of the scan under way, kept for its capacity
+	schedule     schedule
 }
 
 // NewTable makes an empty table on the heap.
@@ -102,8 +103,10 @@ func groups[G any](mem []byte) ([]G, error) {
 // State returns the counts that the table shares with the XDP program. Use atomic loads.
 func (t *Table) State() *bpf.XDPGatewayState { return t.state }
 
-// Flows and HalfOpen return how many flows the table holds, and how many of them are half-open.
+// Flows and HalfOpen return how many flows the table holds, and how many of them are half-open; Flows6
+// how many of them are IPv6.
 func (t *Table) Flows() int64    { return atomic.LoadInt64(&t.state.Flows) }
+func (t *Table) Flows6() int64   { return atomic.LoadInt64(&t.state.Flows6) }
 func (t *Table) HalfOpen() int64 { return atomic.LoadInt64(&t.state.HalfOpen) }
 
 // routeChanged returns the tick before which looked-up routes are stale.

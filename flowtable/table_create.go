@@ -50,19 +50,20 @@ func (t *Table) create(k *flowKey, o *opening) (e entry, left ended, ok bool) {
 			}
 		}
 		t.fill(&e, k, o)
-		t.counted(o.state, 1)
+		t.counted(k.family, o.state, 1)
 		t.Counters.Created++
 		return e, ended{}, true
 	}
 	if e, ok = t.oldestHalfOpen(k.family, &c); ok {
 		left = endedOf(&e)
 		t.replace(&e, k, o)
+		t.Counters.Created++
 		t.Counters.Evicted++
 		return e, left, true
 	}
 	if free == 0 && !full && t.overflow(k, &e) {
 		t.fill(&e, k, o)
-		t.counted(o.state, 1)
+		t.counted(k.family, o.state, 1)
 		t.Counters.Created++
 		t.Counters.Overflowed++
 		return e, ended{}, true
@@ -80,7 +81,27 @@ func (t *Table) replace(e *entry, k *flowKey, o *opening) {
 		atomic.AddInt64(&t.state.HalfOpen, 1)
 	}
 	t.fill(e, k, o)
-	t.Counters.Created++
+}
+
+// reopen gives a flow that is over, e, to its own connection that begins anew. One in the overflow leaves
+// it first, and the new one takes whatever place create finds; without one, ok is false and the old flow
+// is gone all the same. Left are the counts of the flows that ended; e becomes the new one.
+func (t *Table) reopen(e *entry, k *flowKey, o *opening) (left [2]ended, ok bool) {
+	left[0] = endedOf(e)
+	if !e.id.Overflow {
+		t.replace(e, k, o)
+		t.Counters.Reopened++
+		return left, true
+	}
+	t.leaveOverflow(e)
+	t.counted(k.family, stateOf(e.word()), -1)
+	if *e, left[1], ok = t.create(k, o); ok {
+		t.Counters.Created--
+		t.Counters.Reopened++
+	} else {
+		t.Counters.Evicted++
+	}
+	return left, ok
 }
 
 // fill writes a flow into an entry. Readers see the slot free, then whole.
@@ -101,9 +122,15 @@ func (t *Table) fill(e *entry, k *flowKey, o *opening) {
 	atomic.StoreUint64(&e.core.Word, uint64(o.state)|o.flags|generation<<WordGenerationBit)
 }
 
-// counted corrects the counts of flows by n flows in a state.
-func (t *Table) counted(s bpf.XDPFlowState, n int64) {
+// counted corrects the counts of flows by n flows in a state, in the order that abi.h asks of flows6.
+func (t *Table) counted(family uint8, s bpf.XDPFlowState, n int64) {
+	if family == 6 && n < 0 {
+		atomic.AddInt64(&t.state.Flows6, n)
+	}
 	atomic.AddInt64(&t.state.Flows, n)
+	if family == 6 && n > 0 {
+		atomic.AddInt64(&t.state.Flows6, n)
+	}
 	if halfOpen(s) {
 		atomic.AddInt64(&t.state.HalfOpen, n)
 	}
@@ -158,6 +185,17 @@ func (t *Table) overflow(k *flowKey, e *entry) bool {
 	t.state.Overflow6++
 	*e = entry6(f, FlowID{Overflow: true})
 	return true
+}
+
+// leaveOverflow takes an entry out of the overflow.
+func (t *Table) leaveOverflow(e *entry) {
+	if e.flow4 != nil {
+		delete(t.overflow4, e.flow4.Key)
+		t.state.Overflow4--
+	} else {
+		delete(t.overflow6, e.flow6.Key)
+		t.state.Overflow6--
+	}
 }
 
 // moved corrects the count of half-open flows after a change of state.

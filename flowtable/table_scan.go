@@ -2,8 +2,6 @@ package flowtable
 
 import (
 	"sync/atomic"
-
-	"github.com/softdpu/softdpu/bpf"
 )
 
 // mark is a flow that a scan means to free.
@@ -13,42 +11,42 @@ type mark struct {
 	seen [2]uint32 // as found
 }
 
-// Scan frees the flows that were idle for their state's time-out, and those whose handshake took
-// longer than that, and calls freed with a last copy of each; its counts are the caller's to credit
-// to its rule. It returns their number.
+// Scan frees the flows that were idle for the time-out of their protocol and state at tick now, and calls
+// freed with a last copy of each; its counts are the caller's to credit to its rule. It returns their
+// number.
+//
+// The first scan of a Table, and the first with other time-outs, looks at every slot of the families that
+// hold flows; those after it only where a flow can have expired (schedule). A flow ends with the first
+// scan after its time-out, or the next if it came while this one ran.
 //
 // It runs against packets under way: idle flows are marked; grace returns when every packet that
 // could have read its flow unmarked is done (on a mapped table an RCU grace period, which
 // membarrier(MEMBARRIER_CMD_GLOBAL) waits for); then those are freed that still bear the mark and
 // saw no packet, because a hit takes the mark off. Grace is not called if nothing was marked. One
-// Scan at a time.
+// Scan at a time, at least every 12 days.
 func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*Flow)) int {
 	t.marked = t.marked[:0]
-	walk(len(t.groups4), func(g int) {
-		group := &t.groups4[g]
-		for s := range group.Slot {
-			f := &group.Slot[s]
-			if word := atomic.LoadUint64(&f.Core.Word); word&WordStateMask != 0 && expired(&f.Core, &f.Leg, word, now, timeouts) {
-				t.mark(entry4(f, FlowID{Group: uint32(g), Slot: uint8(s)}), word)
-			}
-		}
-	})
-	walk(len(t.groups6), func(g int) {
-		group := &t.groups6[g]
-		for s := range group.Slot {
-			f := &group.Slot[s]
-			if word := atomic.LoadUint64(&f.Core.Word); word&WordStateMask != 0 && expired(&f.Core, &f.Leg, word, now, timeouts) {
-				t.mark(entry6(f, FlowID{Group: uint32(g), Slot: uint8(s)}), word)
-			}
-		}
-	})
+	s := &t.schedule
+	s.begin(timeouts)
+	if four, _ := t.holds(); four {
+		s.due4 = started(s.due4, len(t.groups4), now)
+		t.scan4(now)
+	} else {
+		s.due4 = s.due4[:0]
+	}
+	if _, six := t.holds(); six {
+		s.due6 = started(s.due6, len(t.groups6), now)
+		t.scan6(now)
+	} else {
+		s.due6 = s.due6[:0]
+	}
 	for _, f := range t.overflow4 {
-		if expired(&f.Core, &f.Leg, f.Core.Word, now, timeouts) {
+		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) {
 			t.mark(entry4(f, FlowID{Overflow: true}), f.Core.Word)
 		}
 	}
 	for _, f := range t.overflow6 {
-		if expired(&f.Core, &f.Leg, f.Core.Word, now, timeouts) {
+		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) {
 			t.mark(entry6(f, FlowID{Overflow: true}), f.Core.Word)
 		}
 	}
@@ -66,33 +64,88 @@ func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*F
 	return n
 }
 
-// streams is how many places of the table a scan reads in turn.
+// holds reports whether there may be flows of each family. The counts change while they are read: if
+// those of IPv6 did, both may. They are never below what a family holds (abi.h), so that a flow is
+// overlooked only if it comes meanwhile, and then found by the next scan.
+func (t *Table) holds() (four, six bool) {
+	before, all := t.Flows6(), t.Flows()
+	return all != before || t.Flows6() != before, before != 0
+}
+
+// streams is how many places of the table a scan reads in turn: the CPU fetches the lines of one while it
+// waits for another's, and the scan, which is bound by memory, takes about half as long.
 const streams = 4
 
-// walk visits n groups, a power of two, in several streams at once: the CPU fetches the lines of one
-// while it waits for another's, and the scan, which is bound by memory, takes about half as long.
-func walk(n int, visit func(g int)) {
-	part := max(n/streams, 1)
-	for g := range part {
-		for at := g; at < n; at += part {
-			visit(at)
+// scan4 looks at the IPv4 groups that are due and marks the flows that have expired.
+func (t *Table) scan4(now uint32) {
+	s := &t.schedule
+	groups, due, again := t.groups4, s.due4[:len(t.groups4)], s.revisit(len(t.groups4), now)
+	part, never := max(len(groups)/streams, 1), now+horizon
+	for first := range part {
+		for g := first; g < len(groups); g += part {
+			if int32(due[g]-now) > 0 {
+				continue
+			}
+			next := again.of(g)
+			for slot := range groups[g].Slot {
+				f := &groups[g].Slot[slot]
+				word := atomic.LoadUint64(&f.Core.Word)
+				// Free slots go the same way: which they are cannot be predicted, and their lines come anyway.
+				ticks := s.limit[classes[f.Key.Proto]%ClassLen][word&15]
+				end := later(atomic.LoadUint32(&f.Leg[0].Seen), atomic.LoadUint32(&f.Leg[1].Seen)) + ticks
+				if ticks == 0 {
+					end = never
+				}
+				early := end
+				if handshake(stateOf(word)) {
+					end, early = s.handshake(ticks, never, &f.Core)
+				}
+				if int32(end-now) <= 0 {
+					t.mark(entry4(f, FlowID{Group: uint32(g), Slot: uint8(slot)}), word)
+				}
+				if int32(early-next) < 0 {
+					next = early
+				}
+			}
+			due[g] = next
 		}
 	}
 }
 
-// expired reads the word and the two seen of a flow, and created of a half-open TCP connection.
-func expired(core *bpf.XDPFlowCore, leg *[2]bpf.XDPLeg, word uint64, now uint32, timeouts *Timeouts) bool {
-	s := stateOf(word)
-	if s >= bpf.XDPFlowStateFLOW_STATE_LEN || timeouts[s] == 0 {
-		return false
+// scan6 is scan4 for IPv6.
+func (t *Table) scan6(now uint32) {
+	s := &t.schedule
+	groups, due, again := t.groups6, s.due6[:len(t.groups6)], s.revisit(len(t.groups6), now)
+	part, never := max(len(groups)/streams, 1), now+horizon
+	for first := range part {
+		for g := first; g < len(groups); g += part {
+			if int32(due[g]-now) > 0 {
+				continue
+			}
+			next := again.of(g)
+			for slot := range groups[g].Slot {
+				f := &groups[g].Slot[slot]
+				word := atomic.LoadUint64(&f.Core.Word)
+				// Free slots go the same way: which they are cannot be predicted, and their lines come anyway.
+				ticks := s.limit[classes[f.Key.Proto]%ClassLen][word&15]
+				end := later(atomic.LoadUint32(&f.Leg[0].Seen), atomic.LoadUint32(&f.Leg[1].Seen)) + ticks
+				if ticks == 0 {
+					end = never
+				}
+				early := end
+				if handshake(stateOf(word)) {
+					end, early = s.handshake(ticks, never, &f.Core)
+				}
+				if int32(end-now) <= 0 {
+					t.mark(entry6(f, FlowID{Group: uint32(g), Slot: uint8(slot)}), word)
+				}
+				if int32(early-next) < 0 {
+					next = early
+				}
+			}
+			due[g] = next
+		}
 	}
-	// A handshake that segments keep alive without completing it ends all the same.
-	if (s == bpf.XDPFlowStateFLOW_SYN_SENT || s == bpf.XDPFlowStateFLOW_SYN_RECEIVED) &&
-		age(now, core.Created) >= timeouts[s] {
-		return true
-	}
-	idle := age(now, atomic.LoadUint32(&leg[0].Seen))
-	return idle >= timeouts[s] && age(now, atomic.LoadUint32(&leg[1].Seen)) >= timeouts[s]
 }
 
 // mark sets the mark on a flow that did not change since its word was read.
@@ -121,15 +174,9 @@ func (t *Table) free(m *mark, freed func(*Flow)) bool {
 	if !atomic.CompareAndSwapUint64(&m.e.core.Word, m.word, next) {
 		return false
 	}
-	t.counted(f.State, -1)
+	t.counted(f.Tuple.Family, f.State, -1)
 	if m.e.id.Overflow {
-		if m.e.flow4 != nil {
-			delete(t.overflow4, m.e.flow4.Key)
-			t.state.Overflow4--
-		} else {
-			delete(t.overflow6, m.e.flow6.Key)
-			t.state.Overflow6--
-		}
+		t.leaveOverflow(&m.e)
 	}
 	freed(&f)
 	return true

@@ -268,7 +268,7 @@ func TestMapTable(t *testing.T) {
 	if f, ok := mapped.Lookup(tuple.reverse()); !ok || f.Created != 100 {
 		t.Errorf("Lookup = %+v, %v", f, ok)
 	}
-	n := mapped.Scan(1000, &Timeouts{bpf.XDPFlowStateFLOW_NEW: 10}, func() {}, func(*Flow) {})
+	n := mapped.Scan(1000, &testTimeouts, func() {}, func(*Flow) {})
 	if n != 1 || heap.Flows() != 0 || heap.HalfOpen() != 0 {
 		t.Errorf("%d freed, %d flows left", n, heap.Flows())
 	}

@@ -107,18 +107,18 @@ type PortStatus struct {
 	Notes        []string          `json:"notes"`
 }
 
-// TableStatus is the flow table. It holds what was created less what was evicted and aged, and less the
-// connections that were opened anew in their own old place.
+// TableStatus is the flow table. It holds what was created less what was evicted and aged.
 type TableStatus struct {
 	Flows       int64  `json:"flows"`
 	FlowsMax    int64  `json:"flows_max"`
 	HalfOpen    int64  `json:"half_open"`
 	HalfOpenMax int64  `json:"half_open_max"`
-	Created     uint64 `json:"created"`
+	Created     uint64 `json:"created"` // without those reopened
 	Refused     uint64 `json:"refused"`
 	Evicted     uint64 `json:"evicted"`
 	Revived     uint64 `json:"revived"` // revoked flows that the policy allowed again
 	Overflowed  uint64 `json:"overflowed"`
+	Reopened    uint64 `json:"reopened"` // connections that were over and began anew in the place of their own flow
 	Aged        uint64 `json:"aged"`
 }
 

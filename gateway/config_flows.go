@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
-// Timeouts say how long a flow of each state is kept after its last packet.
+// Timeouts say how long a flow of each protocol and state is kept after its last packet in either
+// direction; a TCP handshake, after its opening packet.
 type Timeouts struct {
 	TCPSynSent     time.Duration
 	TCPSynReceived time.Duration
@@ -22,8 +24,8 @@ type Timeouts struct {
 	TCPClosed      time.Duration
 	UDPNew         time.Duration // no reply yet
 	UDP            time.Duration
-	ICMP           time.Duration
-	Other          time.Duration
+	ICMP           time.Duration // and ICMPv6
+	Other          time.Duration // every other protocol
 }
 
 // DefaultTimeouts are no shorter than the RFCs ask: 5382 REQ-5 for TCP, 4787 REQ-5 for UDP, 5508
@@ -73,6 +75,23 @@ func (t *Timeouts) field(key string) (value *time.Duration, least time.Duration,
 		return &t.ICMP, time.Minute, "RFC 5508"
 	}
 	return &t.Other, 0, ""
+}
+
+// Ticks are the time-outs as the flow table keeps them. No flow ends before its time-out has passed.
+func (t *Timeouts) Ticks() (out flowtable.Timeouts) {
+	tcp := &out[flowtable.ClassTCP]
+	for state, d := range map[flowState]time.Duration{
+		flowSynSent: t.TCPSynSent, flowSynReceived: t.TCPSynReceived, flowEstablished: t.TCPEstablished,
+		flowFinWait: t.TCPFinWait, flowTimeWait: t.TCPTimeWait, flowClosed: t.TCPClosed,
+	} {
+		tcp[state] = flowtable.TimeoutTicks(d)
+	}
+	for class, d := range map[flowtable.Class][2]time.Duration{
+		flowtable.ClassUDP: {t.UDPNew, t.UDP}, flowtable.ClassICMP: {t.ICMP, t.ICMP}, flowtable.ClassOther: {t.Other, t.Other},
+	} {
+		out[class][flowNew], out[class][flowReplied] = flowtable.TimeoutTicks(d[0]), flowtable.TimeoutTicks(d[1])
+	}
+	return out
 }
 
 func (r *configReader) flows(f *Flows, n *firewall.Node) {

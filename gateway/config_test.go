@@ -17,8 +17,10 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/firewall/schema"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // A configuration that uses every key and is right.
@@ -304,6 +306,47 @@ func TestGatewaySchema(t *testing.T) {
 		want := slices.Sorted(slices.Values(list))
 		if got := slices.Sorted(maps.Keys(defs.Defs[name].Properties)); !slices.Equal(got, want) {
 			t.Errorf("%s: schema has %v, parser %v", name, got, want)
+		}
+	}
+}
+
+// Each key of `timeouts` is the time-out of its protocols in its states, and of nothing else.
+func TestTimeoutTicks(t *testing.T) {
+	type place struct {
+		class flowtable.Class
+		state flowState
+	}
+	tcp, udp, icmp, other := flowtable.ClassTCP, flowtable.ClassUDP, flowtable.ClassICMP, flowtable.ClassOther
+	places := map[string][]place{
+		"tcp_syn_sent": {{tcp, flowSynSent}}, "tcp_syn_received": {{tcp, flowSynReceived}}, "tcp_established": {{tcp, flowEstablished}},
+		"tcp_fin_wait": {{tcp, flowFinWait}}, "tcp_time_wait": {{tcp, flowTimeWait}}, "tcp_closed": {{tcp, flowClosed}},
+		"udp_new": {{udp, flowNew}}, "udp": {{udp, flowReplied}},
+		"icmp": {{icmp, flowNew}, {icmp, flowReplied}}, "other": {{other, flowNew}, {other, flowReplied}},
+	}
+	for _, key := range configKeys["timeouts"] {
+		var timeouts Timeouts
+		for _, k := range configKeys["timeouts"] {
+			value, _, _ := timeouts.field(k)
+			*value = time.Second
+		}
+		value, _, _ := timeouts.field(key)
+		*value = maxTimeout
+		ticks := timeouts.Ticks()
+		n := 0
+		for class := range ticks {
+			for _, d := range ticks[class] {
+				if d > flowtable.TimeoutTicks(time.Second) {
+					n++
+				}
+			}
+		}
+		for _, p := range places[key] {
+			if d := ticks[p.class][p.state]; time.Duration(d)<<dataplane.TickShift < maxTimeout || int32(d) < 0 {
+				t.Errorf("%s: 24d is %d ticks in state %s", key, d, p.state)
+			}
+		}
+		if n != len(places[key]) || n == 0 {
+			t.Errorf("%s sets %d time-outs, want %d", key, n, len(places[key]))
 		}
 	}
 }

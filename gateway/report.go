@@ -248,7 +248,7 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
-		Aged: aged,
+		Reopened: c.Reopened, Aged: aged,
 	}, nil
 }
 

@@ -140,17 +140,3 @@ func (r *Ruleset) rule(id uint32) firewall.RuleInfo {
 	}
 	return firewall.RuleInfo{Name: fmt.Sprintf("rule-%d", id)}
 }
-
-// ticks turns the configuration's time-outs into those of the flow table, which are by state. Where
-// one state stands for several protocols it is kept as long as the one that asks for more.
-func (t *Timeouts) ticks() flowtable.Timeouts {
-	var out flowtable.Timeouts
-	for state, d := range map[flowState]time.Duration{
-		flowSynSent: t.TCPSynSent, flowSynReceived: t.TCPSynReceived, flowEstablished: t.TCPEstablished,
-		flowFinWait: t.TCPFinWait, flowTimeWait: t.TCPTimeWait, flowClosed: t.TCPClosed,
-		flowNew: max(t.UDPNew, t.ICMP), flowReplied: max(t.UDP, t.ICMP),
-	} {
-		out[state] = flowtable.Ticks(d)
-	}
-	return out
-}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
-	"github.com/softdpu/softdpu/flowtable"
 	"github.com/softdpu/softdpu/testenv"
 )
 
@@ -58,19 +57,6 @@ tests:
 	// Without an oracle the test's way out is not known.
 	if _, err := PrepareRuleset(c, time.Now(), nil); err == nil || !strings.Contains(err.Error(), "where 192.0.2.1 lies is not known") {
 		t.Errorf("without routes: %v", err)
-	}
-}
-
-func TestTicks(t *testing.T) {
-	timeouts := DefaultTimeouts()
-	ticks := timeouts.ticks()
-	for state := flowSynSent; state <= flowReplied; state++ {
-		if ticks[state] == 0 {
-			t.Errorf("flows in state %s never end", state)
-		}
-	}
-	if ticks[flowEstablished] != flowtable.Ticks(2*time.Hour+4*time.Minute) || ticks[flowReplied] != flowtable.Ticks(5*time.Minute) {
-		t.Errorf("%v", ticks)
 	}
 }
 

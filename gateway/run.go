@@ -153,7 +153,7 @@ func (g *running) start() error {
 	if err != nil {
 		return err
 	}
-	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.ticks(), log: log}
+	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log}
 	routes, err := g.plane.WatchRoutes()
 	if err != nil {
 		return err

@@ -10,13 +10,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/firewall"
-	"github.com/softdpu/softdpu/flowtable"
 	"github.com/softdpu/softdpu/gateway"
 	"github.com/softdpu/softdpu/gateway/sim"
 )
@@ -163,7 +160,8 @@ func (s *simFlags) each(ctx context.Context, capture *sim.Capture, replay *sim.R
 
 // gateway makes the configuration of the simulated gateway.
 func (s *simFlags) gateway(env *Env, cmd *cobra.Command) (sim.Config, error) {
-	c := sim.Config{Engine: sim.Engine(s.engine), Timeouts: flowTimeouts(gateway.DefaultTimeouts())}
+	timeouts := gateway.DefaultTimeouts()
+	c := sim.Config{Engine: sim.Engine(s.engine), Timeouts: timeouts.Ticks()}
 	o, err := s.load(env, firewall.CompileOptions{Ports: []string{"lan", "wan"}, OwnNamePorts: true})
 	if err != nil {
 		return c, err
@@ -181,7 +179,7 @@ func (s *simFlags) gateway(env *Env, cmd *cobra.Command) (sim.Config, error) {
 		return c, nil
 	}
 	c.FlowsMax, c.HalfOpenShare = o.config.Flows.Max, o.config.Flows.HalfOpenShare
-	c.Timeouts, c.Ethertypes = flowTimeouts(o.config.Flows.Timeouts), o.config.Ethertypes
+	c.Timeouts, c.Ethertypes = o.config.Flows.Timeouts.Ticks(), o.config.Ethertypes
 	c.Inline = o.config.Inline
 	for _, p := range o.config.Ports {
 		port := sim.Port{Name: p.Name, MTU: p.MTU, FixChecksums: p.FixChecksums == gateway.FixChecksumsOn}
@@ -233,22 +231,4 @@ func (s *simFlags) replay(cmd *cobra.Command, twin *sim.Sim) (*sim.Replay, error
 		return nil, usagef(cmd, "there is no port %q; there are %s%s", in, strings.Join(names, ", "), suggestion(in, names))
 	}
 	return sim.NewReplay(twin, in)
-}
-
-// flowTimeouts turns the time-outs of a configuration into those of the flow table, which are by state.
-// Where one state stands for several protocols, it lives as long as the longest of theirs.
-func flowTimeouts(t gateway.Timeouts) (out flowtable.Timeouts) {
-	for state, d := range map[bpf.XDPFlowState]time.Duration{
-		bpf.XDPFlowStateFLOW_SYN_SENT:     t.TCPSynSent,
-		bpf.XDPFlowStateFLOW_SYN_RECEIVED: t.TCPSynReceived,
-		bpf.XDPFlowStateFLOW_ESTABLISHED:  t.TCPEstablished,
-		bpf.XDPFlowStateFLOW_FIN_WAIT:     t.TCPFinWait,
-		bpf.XDPFlowStateFLOW_TIME_WAIT:    t.TCPTimeWait,
-		bpf.XDPFlowStateFLOW_CLOSED:       t.TCPClosed,
-		bpf.XDPFlowStateFLOW_NEW:          max(t.UDPNew, t.ICMP),
-		bpf.XDPFlowStateFLOW_REPLIED:      max(t.UDP, t.ICMP),
-	} {
-		out[state] = flowtable.Ticks(d)
-	}
-	return out
 }

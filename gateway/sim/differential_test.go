@@ -180,9 +180,7 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	for _, r := range w.Routes {
 		cfg.Routes = append(cfg.Routes, Route{Prefix: r.Prefix, Kind: kinds[r.Kind], Port: r.Port, VLAN: r.VLAN, MAC: r.MAC})
 	}
-	for i := range cfg.Timeouts {
-		cfg.Timeouts[i] = flowtable.Ticks(20 * 24 * time.Hour)
-	}
+	cfg.Timeouts = flowtable.UniformTimeouts(flowtable.TimeoutTicks(20 * 24 * time.Hour))
 	return cfg
 }
 

@@ -57,8 +57,10 @@ rules:
 			{Prefix: netip.MustParsePrefix("2000::/4"), Port: "r", MAC: [6]byte{2, 1, 1, 1, 1, 4}},
 		},
 	}
-	for state := range cfg.Timeouts {
-		cfg.Timeouts[state] = uint32(500 * (state + 1))
+	for class := range cfg.Timeouts {
+		for state := range cfg.Timeouts[class] {
+			cfg.Timeouts[class][state] = uint32(500*(state+1) + 70*class)
+		}
 	}
 	both := openBoth(t, cfg)
 	n := 60_000

@@ -284,9 +284,6 @@ func (s *Sim) advance(now uint64) error {
 func (s *Sim) age() error {
 	s.aged = s.now
 	s.settleRoutes()
-	if s.Table().Flows() == 0 {
-		return nil
-	}
 	return s.engine.age(flowtable.Tick(s.now), &s.cfg.Timeouts)
 }
 

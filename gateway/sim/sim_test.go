@@ -177,8 +177,8 @@ func TestAgeing(t *testing.T) {
 		cfg := Config{Engine: engine, Policy: compile(t, `zones: {lan: {}, wan: {}}
 rules: [{name: out, from: lan, to: wan, action: allow}]
 `, firewall.CompileOptions{Ports: []string{"lan", "wan"}, OwnNamePorts: true})}
-		cfg.Timeouts[bpf.XDPFlowStateFLOW_NEW] = flowtable.Ticks(10 * time.Second)
-		cfg.Timeouts[bpf.XDPFlowStateFLOW_REPLIED] = flowtable.Ticks(20 * 24 * time.Hour)
+		cfg.Timeouts[flowtable.ClassUDP][bpf.XDPFlowStateFLOW_NEW] = flowtable.TimeoutTicks(10 * time.Second)
+		cfg.Timeouts[flowtable.ClassUDP][bpf.XDPFlowStateFLOW_REPLIED] = flowtable.TimeoutTicks(20 * 24 * time.Hour)
 		s := open(t, cfg)
 		start := 1_700_000_000 * second
 		question := udp(t, "10.1.0.2", "192.0.2.1", 5000, 53, "x")
