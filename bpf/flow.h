@@ -168,6 +168,19 @@ static __always_inline void count_rule(__u32 rule, __u64 packets, __u64 bytes)
 	}
 }
 
+/* One packet that a built-in rule admits by itself: no verdict of the classifier counts it. */
+static __always_inline void count_admitted(__u32 rule, __u64 bytes, __u32 tick)
+{
+	struct rule_counter *c = bpf_map_lookup_elem(&rules, &rule);
+
+	if (c) {
+		c->packets++;
+		c->bytes += bytes;
+		c->judged++;
+		c->last = tick;
+	}
+}
+
 static __always_inline __u32 rule_of(const struct flow_core *core)
 {
 	return core->rule & VERDICT_RULE_MASK;

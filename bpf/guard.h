@@ -26,7 +26,7 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 	if (p->kind == PACKET_ERROR) {
 		f->count->packets++;
 		f->count->bytes += p->ip_len;
-		count_rule(RULE_ICMP_ERRORS, 1, p->ip_len);
+		count_admitted(RULE_ICMP_ERRORS, p->ip_len, p->tick);
 		return REASON_NONE;
 	}
 	if (p->frag != FRAG_LATER) {
@@ -51,8 +51,10 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 
 	if (!p || !port)
 		return REASON_INTERNAL;
-	if (p->kind == PACKET_ARP || p->kind == PACKET_ND)
+	if (p->kind == PACKET_ARP || p->kind == PACKET_ND) {
+		count_admitted(p->kind == PACKET_ARP ? RULE_ARP : RULE_ND, skb->len, p->tick);
 		return REASON_NONE;
+	}
 	if (p->kind == PACKET_ETHERTYPE)
 		return REASON_ETHERTYPE;
 	reason = arrive(p, port);

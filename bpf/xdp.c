@@ -74,9 +74,14 @@ static __always_inline bool passed_ethertype(const struct gateway_state *gw, __b
 }
 
 /* ARP, discovery and listed ethertypes: to the inline peer, or to the kernel. */
-static __always_inline int beside_ip(struct packet *p, const struct port *port,
+static __always_inline int beside_ip(struct xdp_md *ctx, struct packet *p, const struct port *port,
 				     const struct gateway_state *gw)
 {
+	if (p->kind != PACKET_ETHERTYPE) {
+		p->verdict = (p->kind == PACKET_ARP ? RULE_ARP : RULE_ND) |
+			     ACTION_ALLOW << VERDICT_ACTION_SHIFT;
+		count_admitted(p->verdict & VERDICT_RULE_MASK, bpf_xdp_get_buff_len(ctx), p->tick);
+	}
 	if (port->flags & PORT_INLINE) {
 		if (p->kind == PACKET_ETHERTYPE && !passed_ethertype(gw, p->ethertype))
 			return REASON_ETHERTYPE;
@@ -266,7 +271,7 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 	f->count->packets++;
 	f->count->bytes += p->ip_len;
 	if (unlikely(error))
-		count_rule(RULE_ICMP_ERRORS, 1, p->ip_len);
+		count_admitted(RULE_ICMP_ERRORS, p->ip_len, p->tick);
 	else
 		leg->seen = p->tick;
 	*out = hop;
@@ -391,7 +396,7 @@ __noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
 	if (unlikely(reason))
 		goto out;
 	if (unlikely(p->kind >= PACKET_ND)) {
-		reason = beside_ip(p, port, gw);
+		reason = beside_ip(ctx, p, port, gw);
 		goto out;
 	}
 	if (unlikely(p->frag)) {

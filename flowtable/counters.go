@@ -4,6 +4,8 @@ import "github.com/softdpu/softdpu/bpf"
 
 // Built-in rules that the executor counts for by itself (abi.h: enum builtin_rule).
 const (
+	ruleARP        = uint32(bpf.XDPBuiltinRuleRULE_ARP)
+	ruleND         = uint32(bpf.XDPBuiltinRuleRULE_ND)
 	ruleICMPErrors = uint32(bpf.XDPBuiltinRuleRULE_ICMP_ERRORS)
 	ruleReplies    = uint32(bpf.XDPBuiltinRuleRULE_REPLIES)
 )
@@ -55,6 +57,12 @@ func (c *Counters) judged(id uint32, now uint32) {
 		c.Rules[id].Judged++
 		c.Rules[id].Last = now
 	}
+}
+
+// admitted counts one packet that a built-in rule admits by itself.
+func (c *Counters) admitted(id uint32, bytes uint64, now uint32) {
+	c.judged(id, now)
+	c.rule(id, 1, bytes)
 }
 
 // credit adds the counts of a flow that gave its slot away to its rule, and its replies to their

@@ -70,7 +70,7 @@ func (e *Executor) decide(w *work) bpf.XDPReason {
 	switch e.p.EtherType {
 	case packet.EtherTypeIPv4, packet.EtherTypeIPv6:
 	case packet.EtherTypeARP:
-		return e.besideIP(w, bpf.XDPPassCausePASS_ARP)
+		return e.besideIP(w, ruleARP, bpf.XDPPassCausePASS_ARP)
 	default:
 		if w.inline() && e.listed(e.p.EtherType) {
 			w.nexthop = uint32(w.port.Peer)
@@ -125,7 +125,9 @@ func (e *Executor) listed(ethertype uint16) bool {
 }
 
 // besideIP sends ARP and discovery on: to the inline peer, or to the kernel.
-func (e *Executor) besideIP(w *work, cause bpf.XDPPassCause) bpf.XDPReason {
+func (e *Executor) besideIP(w *work, rule uint32, cause bpf.XDPPassCause) bpf.XDPReason {
+	w.rule, w.action = rule, bpf.XDPActionACTION_ALLOW
+	e.Counters.admitted(rule, uint64(len(w.frame)), w.tick)
 	if w.inline() {
 		w.nexthop = uint32(w.port.Peer)
 	} else {
@@ -329,7 +331,7 @@ func (e *Executor) count(w *work, leg *bpf.XDPLeg) {
 	n.Packets++
 	n.Bytes += uint64(e.p.Length)
 	if w.failed {
-		e.Counters.rule(ruleICMPErrors, 1, uint64(e.p.Length))
+		e.Counters.admitted(ruleICMPErrors, uint64(e.p.Length), w.tick)
 		return
 	}
 	storeSeen(leg, w.tick)

@@ -39,7 +39,7 @@ func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
 		return reason, reason != reasonNone
 	case packet.Neighbour, packet.Listener:
 		if p.OnLink() {
-			return e.besideIP(w, bpf.XDPPassCausePASS_ND), true
+			return e.besideIP(w, ruleND, bpf.XDPPassCausePASS_ND), true
 		}
 	}
 	return bpf.XDPReasonREASON_ICMP_TYPE, true

@@ -140,16 +140,6 @@ func (r *reporter) ruleStatus() ([]RuleStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	passes, err := r.plane.Passes()
-	if err != nil {
-		return nil, err
-	}
-	// Both are decided before there is a rule to count: what the gateway took is what counts for them.
-	for rule, cause := range map[int]bpf.XDPPassCause{
-		int(firewall.RuleARP): bpf.XDPPassCausePASS_ARP, int(firewall.RuleND): bpf.XDPPassCausePASS_ND,
-	} {
-		sums[rule].packets, sums[rule].bytes = passes[cause].Packets, passes[cause].Bytes
-	}
 	clock := newEveClock()
 	rules := make([]RuleStatus, len(sums))
 	for i, info := range r.rules.Compiled.Rules {

@@ -122,10 +122,17 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 		}
 		for _, rule := range want.Beside {
 			c := counts[rule]
-			counts[rule] = bpf.XDPFlowCount{Packets: c.Packets + 1, Bytes: c.Bytes + ipLength(p.Frame)}
+			bytes := ipLength(p.Frame)
+			if rule == want.Rule { // ARP and discovery: the frame
+				bytes = uint64(len(p.Frame))
+			}
+			counts[rule] = bpf.XDPFlowCount{Packets: c.Packets + 1, Bytes: c.Bytes + bytes}
 		}
 	}
-	for rule, id := range map[string]uint32{"builtin-icmp-errors": firewall.RuleICMPErrors, "builtin-replies": firewall.RuleReplies} {
+	for rule, id := range map[string]uint32{
+		"builtin-arp": firewall.RuleARP, "builtin-nd": firewall.RuleND,
+		"builtin-icmp-errors": firewall.RuleICMPErrors, "builtin-replies": firewall.RuleReplies,
+	} {
 		if got := s.counted(t, id); got != counts[rule] || got.Packets == 0 {
 			t.Errorf("seed %d: %s counts %+v, want %+v", seed, rule, got, counts[rule])
 		}
@@ -254,12 +261,11 @@ func verdictFits(got *Result, want *oracle.Verdict) bool {
 
 // namesRule reports whether oracle and engine can name the same rule. The engine keeps the number of a
 // rule, which is another's once the policy has changed: with flows that are not judged again (wrong-zone,
-// policy-revoked) and in the fragment table. Of ARP and neighbour
-// discovery the document names no rule.
+// policy-revoked) and in the fragment table.
 func (s *Sim) namesRule(want *oracle.Verdict, later bool, since time.Duration) bool {
 	switch want.Reason {
 	case "":
-		return want.Rule != "builtin-arp" && want.Rule != "builtin-nd"
+		return true
 	case "policy-revoked":
 		return false
 	case "wrong-zone":

@@ -63,7 +63,7 @@ type Verdict struct {
 	State   State    // of its flow afterwards; "" if it has none
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
-	Beside  []string // built-in rules that it counts on beside its flow's
+	Beside  []string // built-in rules that it counts on, beside its flow's if it has one
 }
 
 func drop(reason string) Verdict {
@@ -88,10 +88,11 @@ func (f *flow) refuse(reason string) Verdict {
 
 // toPeerOrKernel is what ARP and discovery meet.
 func (o *Oracle) toPeerOrKernel(p *packet, rule, cause string) Verdict {
+	v := Verdict{Verdict: Pass, Rule: rule, Out: firewall.NameHost, Pass: cause, Frame: p.frame, Beside: []string{rule}}
 	if _, peer := o.world.pair(p.port); peer != nil {
-		return Verdict{Verdict: Forward, Rule: rule, Out: peer.Name, Frame: p.frame}
+		v.Verdict, v.Out, v.Pass = Forward, peer.Name, ""
 	}
-	return Verdict{Verdict: Pass, Rule: rule, Out: firewall.NameHost, Pass: cause, Frame: p.frame}
+	return v
 }
 
 // Packet decides about a frame that arrives on a port. Now is any monotonic time. The frame is not
