@@ -12,6 +12,7 @@
 static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 {
 	int reason = REASON_NONE;
+	__u8 zone;
 
 	if (state_of(p->word) == FLOW_FREE)
 		return REASON_FLOW_GONE;
@@ -23,6 +24,20 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 		return REASON_POLICY_REVOKED;
 	if (p->word & WORD_FLAG_MARKED && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
 		return REASON_FLOW_GONE;
+	zone = p->opener ? f->core->to : f->core->from;
+	if (unlikely(p->to != zone)) {
+		/* nobody has an answer sent to another zone by giving a source that lives there */
+		if (!p->opener || p->kind == PACKET_ERROR)
+			return REASON_WRONG_ZONE;
+		/* the flow stays as it was: it may be one of several, to one group by many ports */
+		f->core->to = p->to;
+		reason = rejudge(f->core, f->counts, p);
+		if (reason) {
+			f->core->to = zone;
+			change_flags(f->core, &p->word, WORD_FLAG_REVOKED, 0);
+			return reason;
+		}
+	}
 	if (p->kind == PACKET_ERROR) {
 		f->count->packets++;
 		f->count->bytes += p->ip_len;
@@ -102,6 +117,9 @@ static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, st
 	if (port->flags & PORT_INLINE)
 		return REASON_KERNEL_BYPASS;
 	reason = parse_ethernet(data, data_end, p);
+	/* the tag of a VLAN device stands beside the frame, whether or not the port will insert it */
+	if (skb->vlan_present)
+		p->vlan = skb->vlan_tci & 0xfff;
 	if (!reason)
 		reason = parse_network(skb, HOOK_TC, data, data_end, p);
 	return reason ? reason : judge_own(skb, p, port);

@@ -290,6 +290,9 @@ func (x *explanation) judge(o *offline, p *firewall.TestPacket, r *firewall.Test
 		x.Says = "martian: such addresses may not appear in a packet between networks, so no rule is asked"
 		x.Audit = nil
 		return
+	case x.Packet.Type != nil && x.unasked(o, p):
+		x.Audit = nil
+		return
 	case r.Verdict == firewall.VerdictDrop:
 		x.Reason = bpf.XDPReasonREASON_SPOOFED.String()
 		x.Says = fmt.Sprintf("spoofed: %s is outside the addresses of zone %q, so no rule is asked", p.Src, x.From.Zone)
@@ -317,6 +320,36 @@ func (x *explanation) judge(o *offline, p *firewall.TestPacket, r *firewall.Test
 			x.expires = rule.Expires.AddDate(0, 0, -1).Format("2006-01-02")
 		}
 	}
+}
+
+// unasked fills in what decides about an ICMP message that opens no flow, of which no rule is asked.
+func (x *explanation) unasked(o *offline, p *firewall.TestPacket) bool {
+	reason, why := bpf.XDPReasonREASON_ICMP_TYPE, "only queries, and what belongs to a connection, pass"
+	if (p.Proto == packet.ProtoICMP) == p.Src.Is4() {
+		family := uint8(4)
+		if p.Src.Is6() {
+			family = 6
+		}
+		switch packet.KindOf(family, *x.Packet.Type) {
+		case packet.Query:
+			return false
+		case packet.Reply:
+			reason, why = bpf.XDPReasonREASON_ICMP_NO_REQUEST, "a reply passes with the request that it answers"
+		case packet.Error:
+			reason, why = bpf.XDPReasonREASON_ICMP_NO_FLOW, "an error passes with the connection of the packet that it quotes"
+		case packet.Neighbour, packet.Listener:
+			if p.In == firewall.NameHost || p.Out == firewall.NameHost || o.peerOf(p.In) != "" {
+				info := &o.compiled.Rules[firewall.RuleND]
+				x.Verdict, x.Rule, x.Builtin = string(firewall.VerdictAllow), info.Name, true
+				x.Says = fmt.Sprintf("built-in rule %q: %s, if it comes from this link", info.Name, info.Description)
+				return true
+			}
+			why = "discovery passes by builtin-nd on its own link, and goes no further"
+		}
+	}
+	x.Verdict, x.Reason = string(firewall.VerdictDrop), reason.String()
+	x.Says = fmt.Sprintf("%s: %s, so no rule is asked", reason, why)
+	return true
 }
 
 // service writes the packet's protocol as a rule would.

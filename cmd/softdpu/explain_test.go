@@ -71,6 +71,36 @@ This rule would allow it:
   from    zone wan
   to      zone lan
 `},
+		{"ICMP reply", "--policy policy.yaml --in lan --src 10.20.9.7 --dst 203.0.113.5 --service icmp/echo-reply", exitNo, `drop: icmp-no-request: a reply passes with the request that it answers, so no rule is asked
+
+  packet  icmp type 0 code 0, 10.20.9.7 -> 203.0.113.5
+  from    zone lan
+  to      zone wan
+`},
+		{"ICMP error", "--policy policy.yaml --in wan --src 2001:db8::1 --dst 2001:db8:1::1 --service icmpv6/2", exitNo, `drop: icmp-no-flow: an error passes with the connection of the packet that it quotes, so no rule is asked
+
+  packet  icmpv6 type 2 code 0, 2001:db8::1 -> 2001:db8:1::1
+  from    zone wan
+  to      zone lan
+`},
+		{"ICMP redirect", "--policy policy.yaml --in lan --src 10.20.9.7 --dst 203.0.113.5 --service icmp/5", exitNo, `drop: icmp-type: only queries, and what belongs to a connection, pass, so no rule is asked
+
+  packet  icmp type 5 code 0, 10.20.9.7 -> 203.0.113.5
+  from    zone lan
+  to      zone wan
+`},
+		{"discovery", "-c inline.yaml --in lan0 --src fe80::7 --dst ff02::16 --service icmpv6/143", exitYes, `allow: built-in rule "builtin-nd": IPv6 neighbour discovery and multicast listener discovery, if it comes from this link
+
+  packet  icmpv6 type 143 code 0, fe80::7 -> ff02::16
+  from    zone lan, port lan0
+  to      zone wan, port wan0
+`},
+		{"discovery from another link", "--policy policy.yaml --in wan --src 2001:db8::1 --dst 2001:db8:1::1 --service icmpv6/136", exitNo, `drop: icmp-type: discovery passes by builtin-nd on its own link, and goes no further, so no rule is asked
+
+  packet  icmpv6 type 136 code 0, 2001:db8::1 -> 2001:db8:1::1
+  from    zone wan
+  to      zone lan
+`},
 		{"management", "-c softdpu.yaml --in lan0 --out host --src 10.20.1.7 --dst 10.20.0.1 --service tcp/22", exitYes, `allow: built-in rule "builtin-management": what the gateway's configuration names as its management
 
   packet  tcp 10.20.1.7:49152 -> 10.20.0.1:22

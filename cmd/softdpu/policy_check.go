@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,7 +87,9 @@ Exit code 0: no error. 1: an error in the policy or the configuration, or a test
 			}
 			report.Errors = checkMessages(errs)
 			if !format.json {
-				fmt.Fprintf(env.Stdout, "%s\n%s\n", errs.Error(), quantity(len(errs), "error"))
+				if _, err := fmt.Fprintf(env.Stdout, "%s\n%s\n", errs.Error(), quantity(len(errs), "error")); err != nil {
+					return fmt.Errorf("print errors: %w", err)
+				}
 				return answerNo(nil)
 			}
 		}
@@ -95,8 +98,8 @@ Exit code 0: no error. 1: an error in the policy or the configuration, or a test
 			if err := printJSON(env.Stdout, report); err != nil {
 				return err
 			}
-		} else {
-			report.print(env.Stdout, warnings)
+		} else if _, err := io.WriteString(env.Stdout, report.text(warnings)); err != nil {
+			return fmt.Errorf("print report: %w", err)
 		}
 		if !report.OK {
 			return answerNo(nil)
@@ -169,17 +172,20 @@ func (s *policySource) ruleset(env *Env) (*gateway.Ruleset, error) {
 	return &gateway.Ruleset{Files: o.policy.Files, Compiled: o.compiled, ACL: acl, Warnings: o.compiled.Warnings}, nil
 }
 
-func (r *checkReport) print(w io.Writer, warnings firewall.Errors) {
+// text is the report for people, of a policy without errors.
+func (r *checkReport) text(warnings firewall.Errors) string {
+	var b strings.Builder
 	for _, e := range warnings {
-		fmt.Fprintf(w, "warning: %s\n", e.Render())
+		fmt.Fprintf(&b, "warning: %s\n", e.Render())
 	}
 	tests := "no tests: add some, they run on every check"
 	if r.Tests > 0 {
 		tests = quantity(r.Tests, "test") + " passed"
 	}
-	fmt.Fprintf(w, "ok: %s in %s, %s; %s; %s\n", quantity(r.Rules, "rule"), quantity(len(r.Files), "file"),
+	fmt.Fprintf(&b, "ok: %s in %s, %s; %s; %s\n", quantity(r.Rules, "rule"), quantity(len(r.Files), "file"),
 		quantity(r.Zones, "zone"), tests, quantity(len(warnings), "warning"))
-	fmt.Fprintf(w, "compiled: %s, %s\n", quantity(r.Classifier.Entries, "table row"), quantity(r.Classifier.Instructions, "instruction"))
+	fmt.Fprintf(&b, "compiled: %s, %s\n", quantity(r.Classifier.Entries, "table row"), quantity(r.Classifier.Instructions, "instruction"))
+	return b.String()
 }
 
 // quantity writes a number with its noun.

@@ -109,3 +109,23 @@ func TestPolicyCheckJSON(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A report that could not be written is no yes: a script that keeps it on a full disk learns of it.
+func TestPolicyCheckUnwritten(t *testing.T) {
+	t.Chdir(simDir(t))
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	if err := os.WriteFile("bad.yaml", []byte("apiVersion: softdpu/v1\nkind: Policy\nzonse: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"policy.yaml", "bad.yaml"} {
+		var complaints strings.Builder
+		env := &Env{Stdin: strings.NewReader(""), Stdout: full, Stderr: &complaints, Getenv: os.Getenv, Width: func() int { return 0 }}
+		if code := run(t.Context(), env, []string{"policy", "check", file}); code != exitError || !strings.Contains(complaints.String(), "no space left") {
+			t.Errorf("%s: exit code %d, said %q", file, code, complaints.String())
+		}
+	}
+}

@@ -20,8 +20,8 @@ const (
 	icmp6Report      = 143 // of MLD version 2 (RFC 3810)
 )
 
-// kindOf sorts a message of the family's own ICMP.
-func kindOf(family, typ uint8) Kind {
+// KindOf sorts a message of the family's own ICMP.
+func KindOf(family, typ uint8) Kind {
 	if family == 4 {
 		switch typ {
 		case EchoRequest4, Timestamp4:
@@ -68,7 +68,7 @@ func (p *Parsed) OnLink() bool {
 
 func (p *Parsed) decodeICMP(b []byte) Failure {
 	p.ICMP.Type, p.ICMP.Code = b[0], b[1]
-	p.ICMP.Kind = kindOf(p.Family, b[0])
+	p.ICMP.Kind = KindOf(p.Family, b[0])
 	switch p.ICMP.Kind {
 	case Query, Reply:
 		p.ICMP.ID = binary.BigEndian.Uint16(b[4:])
@@ -125,7 +125,7 @@ func (in *Inner) decodeTransport(b []byte, family uint8) bool {
 	case in.Proto == ProtoTCP, in.Proto == ProtoUDP:
 		in.SrcPort, in.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	case in.Proto == ProtoICMP && family == 4, in.Proto == ProtoICMPv6 && family == 6:
-		in.Type, in.Code, in.Kind = b[0], b[1], kindOf(family, b[0])
+		in.Type, in.Code, in.Kind = b[0], b[1], KindOf(family, b[0])
 		in.ID = binary.BigEndian.Uint16(b[4:])
 	}
 	return true
