@@ -73,10 +73,26 @@ static __always_inline bool passed_ethertype(const struct gateway_state *gw, __b
 	return false;
 }
 
+/* Whether nobody would carry p on: what is not for the link or the gateway, discovery or not, the kernel
+ * would route past the rules. */
+static __always_inline bool ends_here(const struct packet *p)
+{
+	struct sim *s;
+
+	if (multicast6(p->dst) || linklocal6(p->dst))
+		return true;
+	if (!simulate)
+		return is_local(p);
+	s = sim();
+	return s && s->control.route == NEXTHOP_HOST;
+}
+
 /* ARP, discovery and listed ethertypes: to the inline peer, or to the kernel. */
 static __always_inline int beside_ip(struct xdp_md *ctx, struct packet *p, const struct port *port,
 				     const struct gateway_state *gw)
 {
+	if (p->kind == PACKET_ND && !(port->flags & PORT_INLINE) && !ends_here(p))
+		return REASON_ICMP_TYPE;
 	if (p->kind != PACKET_ETHERTYPE) {
 		p->verdict = (p->kind == PACKET_ARP ? RULE_ARP : RULE_ND) |
 			     ACTION_ALLOW << VERDICT_ACTION_SHIFT;

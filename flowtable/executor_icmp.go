@@ -38,7 +38,7 @@ func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
 		reason = e.quoted(w)
 		return reason, reason != reasonNone
 	case packet.Neighbour, packet.Listener:
-		if p.OnLink() {
+		if p.OnLink() && (w.inline() || endsHere(w, &p.Dst)) {
 			return e.besideIP(w, ruleND, bpf.XDPPassCausePASS_ND), true
 		}
 	}

@@ -86,6 +86,12 @@ func (e *Executor) lookUpRoute(w *work) bpf.XDPReason {
 	return reasonNone
 }
 
+// endsHere reports whether nobody would carry an IPv6 packet on: what is not for the link or the gateway,
+// discovery or not, the kernel would route past the rules.
+func endsHere(w *work, dst *packet.Addr) bool {
+	return isGroup(6, dst) || linkLocal(dst) || w.route.Nexthop == NexthopHost
+}
+
 // isGroup reports whether dst is multicast or IPv4's limited broadcast.
 func isGroup(family uint8, dst *packet.Addr) bool {
 	if family == 6 {
@@ -97,7 +103,10 @@ func isGroup(family uint8, dst *packet.Addr) bool {
 // unroutable reports whether a source must stay on its link: fe80::/10 and 0.0.0.0.
 func unroutable(family uint8, src *packet.Addr) bool {
 	if family == 6 {
-		return src[0] == 0xfe && src[1]&0xc0 == 0x80
+		return linkLocal(src)
 	}
 	return load32(src[:]) == 0
 }
+
+// linkLocal reports whether an IPv6 address is in fe80::/10.
+func linkLocal(a *packet.Addr) bool { return a[0] == 0xfe && a[1]&0xc0 == 0x80 }

@@ -122,6 +122,42 @@ func TestLabListeners(t *testing.T) {
 	})
 }
 
+// Discovery is for the link that it is on. Sent to somebody behind the gateway it would be carried on by
+// the kernel, which admits it unjudged: by a device that is no port nothing else stops it.
+func TestLabDiscoveryStays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "client-server", testenv.Options{Prefix: "t-lab-md"}, labRouted, labPolicy)
+	for _, command := range []string{
+		"ip link add other type veth peer name far", "ip link set other up", "ip link set far up",
+		"ip -6 addr add fd99::1/64 dev other nodad", "ip -6 neigh add fd99::5 lladdr 02:00:00:00:00:05 dev other nud permanent",
+	} {
+		if out, err := r.gw.Command(t.Context(), "sh", "-c", command).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+	marker := []byte("not on this link")
+	far := must(r.gw.StartCapture("far", testenv.CaptureOptions{Match: func(frame []byte) bool { return bytes.Contains(frame, marker) }}))
+	s := must(r.client.OpenSender("c0"))
+	defer s.Close()
+	before := r.tally(t)
+	for _, dst := range []string{"fd99::5", "fd10:2::2"} {
+		w := way{srcMAC: must(r.client.MAC("c0")), dstMAC: must(r.gw.MAC("lan")), ttl: 255, src: client6, dst: netip.MustParseAddr(dst)}
+		advertisement := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborAdvertisement, 0)}
+		if err := s.Send(w.frame(t, layers.IPProtocolICMPv6, advertisement, gopacket.Payload(append(make([]byte, 20), marker...)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if n := r.tally(t).since(before); n.drops["icmp-type"] != 2 {
+			return fmt.Errorf("two advertisements should have been dropped: %s", n)
+		}
+		return nil
+	})
+	if n, err := far.Stop(); n != 0 || err != nil {
+		t.Errorf("%d advertisements went through the gateway (%v)", n, err)
+	}
+}
+
 // counts are packets and bytes of a rule.
 type counts struct{ packets, bytes uint64 }
 

@@ -95,6 +95,16 @@ func (o *Oracle) toPeerOrKernel(p *packet, rule, cause string) Verdict {
 	return v
 }
 
+// endsHere reports whether discovery stays where it is: on a cable always, at a router if it is for the
+// link or for the router.
+func (o *Oracle) endsHere(p *packet) bool {
+	if number, _ := o.world.pair(p.port); number != 0 || within(p.dst, group6, linkLocal6) {
+		return true
+	}
+	r := o.world.Route(p.dst)
+	return r != nil && r.Kind == RouteHost
+}
+
 // Packet decides about a frame that arrives on a port. Now is any monotonic time. The frame is not
 // changed.
 func (o *Oracle) Packet(now time.Duration, port string, frame []byte) Verdict {
@@ -149,7 +159,7 @@ func (o *Oracle) whole(p *packet) Verdict {
 		switch {
 		case kind == icmpError:
 			return o.icmpErrorPacket(p)
-		case p.onLink():
+		case p.onLink() && o.endsHere(p):
 			return o.toPeerOrKernel(p, ruleND, "neighbour-discovery")
 		case kind != icmpQuery && kind != icmpReply:
 			return drop("icmp-type")

@@ -49,7 +49,9 @@ var icmpRecipes = []recipe{
 	}},
 	{name: "discovery", weight: 1, allowed: 1, reasons: []string{"icmp-type"}, plan: func(s *Stream, p *plan) {
 		t := s.ends(6)
-		switch s.r.IntN(3) {
+		switch s.r.IntN(4) {
+		case 3:
+			t.b.addr = netip.MustParseAddr("fe80::5")
 		case 0:
 			t.a.addr, t.b.addr = netip.MustParseAddr("fe80::3"), netip.MustParseAddr("ff02::1")
 		case 1:
@@ -60,6 +62,11 @@ var icmpRecipes = []recipe{
 			f = f.ttl(255)
 		}
 		p.add(t.a.port, f)
+	}},
+	{name: "discovery-of-the-gateway", weight: 1, fits: routed, plan: func(s *Stream, p *plan) {
+		seg := s.routedSegment()
+		to := station{port: seg.port, vlan: seg.vlan, addr: seg.gateway()[1].Addr()}
+		p.add(seg.port, s.makeICMP(s.stationOf(seg, 6), to, 135, 0, 0, s.blank[:24]).ttl(255))
 	}},
 	{name: "listeners", weight: 1, allowed: 1, reasons: []string{"icmp-type"}, plan: func(s *Stream, p *plan) {
 		t := s.ends(6)
