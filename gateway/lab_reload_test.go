@@ -201,10 +201,7 @@ func TestLabReloads(t *testing.T) {
 	if n := exchanges.Load(); n < int64(rounds*conns/10) {
 		t.Errorf("only %d exchanges in %d rounds", n, rounds)
 	}
-	for _, reason := range []string{"policy-revoked", "wrong-zone", "not-syn", "generation-absent", "internal"} {
-		if reason == "policy-revoked" || reason == "not-syn" {
-			continue // of the probes
-		}
+	for _, reason := range []string{"wrong-zone", "flow-gone", "generation-absent", "internal"} {
 		if d := r.dropped(t, reason); d.Packets > 0 {
 			t.Errorf("%d packets were dropped: %s", d.Packets, reason)
 		}

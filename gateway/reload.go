@@ -188,7 +188,7 @@ func (g *running) putInForce(r *Ruleset) error {
 	}
 	if n, most := r.Compiled.Identities.Rules(), int(g.plane.Sizes().Rules); n > most {
 		return firewall.Errors{r.config.PolicyPos.Errorf("policy needs counters for %d rules, and this run has %d", n, most).
-			WithHint("restart to have room for more")}
+			WithHint("if many rules were renamed, apply again in a minute; else restart to have room for more")}
 	}
 	if err := g.ledger.renumber(old.Compiled.Identities, r.Compiled.Identities); err != nil {
 		return err

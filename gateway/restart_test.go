@@ -101,9 +101,3 @@ management: none
 		})
 	}
 }
-
-func TestMayChange(t *testing.T) {
-	if !mayChange(0) || mayChange(65534) {
-		t.Error("root changes, nobody does not")
-	}
-}
