@@ -29,15 +29,6 @@ func compileAfter(t *testing.T, previous *Identities, now time.Time, text string
 	return Compile(p, CompileOptions{Now: now, Previous: previous})
 }
 
-// ruleIDs returns the ids of the policy's rules by name.
-func (c *Compiled) ruleIDs() map[string]uint32 {
-	ids := make(map[string]uint32)
-	for _, id := range c.Order {
-		ids[c.Rules[id].Name] = id
-	}
-	return ids
-}
-
 func rulesText(names ...string) string {
 	text := "zones: {lan: {ports: [p1]}, wan: {ports: [p2]}}\nrules:\n"
 	for i, name := range names {

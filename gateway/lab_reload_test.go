@@ -121,7 +121,7 @@ func shuffled(round int) (text string, names []string) {
 		carries = fmt.Sprintf("bulk-%d", round)
 	}
 	rules := []string{
-		fmt.Sprintf("{name: %s, from: {zone: %s}, to: {zone: %s}, service: tcp/5001, action: allow}", carries, lan, wan),
+		fmt.Sprintf("{name: %s, from: {zone: %s}, to: {zone: %s}, service: [tcp/5001, tcp/5003], action: allow}", carries, lan, wan),
 		fmt.Sprintf("{name: probe, from: {zone: %s}, to: {zone: %s}, service: tcp/5002, action: %s}", lan, wan, probe),
 		fmt.Sprintf("{name: other-%d, from: any, to: any, service: tcp/6000, action: allow}", round),
 	}
@@ -139,18 +139,26 @@ func shuffled(round int) (text string, names []string) {
 }
 
 // Connections go on through policies that differ in names and order: no reset, no lost byte, no packet
-// refused, and what they are counted under is a rule of the epoch's policy.
+// refused, and what they are counted under is a rule of the epoch's policy. Then one cuts ten of them, and
+// no other.
 func TestLabReloads(t *testing.T) {
+	const cut = 10
 	rounds, conns := sized(30, 100), sized(40, 1000)
 	first, names := shuffled(0)
-	r := newReloadRig(t, "t-rl-many", first, 5001, 5002)
+	r := newReloadRig(t, "t-rl-many", first, 5001, 5002, 5003)
 	epochs := map[uint32][]string{1: names}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var exchanges atomic.Int64
-	for i := range conns {
-		c := r.dial(t, 5001)
+	all := make([]net.Conn, conns)
+	for i := range all {
+		port := uint16(5001)
+		if i < cut {
+			port = 5003
+		}
+		c := r.dial(t, port)
+		all[i] = c
 		random := rand.New(rand.NewPCG(2, uint64(i)))
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -175,7 +183,7 @@ func TestLabReloads(t *testing.T) {
 			c.Close()
 			t.Errorf("round %d: a probe passed", round)
 		}
-		flows, err := r.Flows(t.Context(), "dport 5001", 0)
+		flows, err := r.Flows(t.Context(), "dport 5001 or dport 5003", 0)
 		if err != nil || len(flows) != conns {
 			t.Fatalf("round %d: %d flows, %v", round, len(flows), err)
 		}
@@ -205,6 +213,25 @@ func TestLabReloads(t *testing.T) {
 		if d := r.dropped(t, reason); d.Packets > 0 {
 			t.Errorf("%d packets were dropped: %s", d.Packets, reason)
 		}
+	}
+	last, _ := shuffled(rounds)
+	r.apply(t, strings.Replace(last, ", tcp/5003", "", 1))
+	for i, c := range all {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(6, uint64(i)))
+			limit := 20 * time.Second
+			if i < cut {
+				limit = time.Second
+			}
+			if err := swap(c, random, limit); i < cut != errors.Is(err, os.ErrDeadlineExceeded) || i >= cut && err != nil {
+				t.Errorf("connection %d, of which the first %d are cut: %v", i, cut, err)
+			}
+		})
+	}
+	wg.Wait()
+	revoked := must(r.Flows(t.Context(), "dport 5003", 0))
+	if len(revoked) != cut || slices.ContainsFunc(revoked, func(f Flow) bool { return !f.Revoked }) || r.dropped(t, "policy-revoked").Packets < cut {
+		t.Errorf("revoked are %+v", revoked)
 	}
 	t.Logf("%d exchanges on %d connections through %d reloads", exchanges.Load(), conns, rounds)
 }
