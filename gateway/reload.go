@@ -65,7 +65,7 @@ func (g *running) attend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-g.options.Reload:
-			g.reload("signal")
+			_, _ = g.reload("signal") // which logs what became of it
 		case answer := <-g.reloads:
 			done, err := g.reload("control socket")
 			answer <- reloadAnswer{done, err}

@@ -21,22 +21,36 @@ func (c *Config) restartFor(next *Config) (errs firewall.Errors) {
 		errs = append(errs, at.Errorf("%s has changed, which a reload does not put in force", key).WithHint("restart softdpu, or change it back"))
 	}
 	a, b := c.comparable(), next.comparable()
-	for i := range reflect.TypeFor[Config]().NumField() {
-		name := reflect.TypeFor[Config]().Field(i).Name
-		x, y := reflect.ValueOf(a).Field(i), reflect.ValueOf(b).Field(i)
+	for _, name := range differing(a, b) {
 		switch {
-		case slices.Contains(reloadable, name) || reflect.DeepEqual(x.Interface(), y.Interface()):
-		case x.Kind() == reflect.Struct:
-			for j := range x.NumField() {
-				if !reflect.DeepEqual(x.Field(j).Interface(), y.Field(j).Interface()) {
-					refuse(snake(name) + "." + snake(x.Type().Field(j).Name))
+		case slices.Contains(reloadable, name):
+		case name == "Ports" && slices.Equal(c.PortNames(), next.PortNames()):
+			for i := range a.Ports {
+				for _, field := range differing(a.Ports[i], b.Ports[i]) {
+					refuse("ports." + a.Ports[i].Name + "." + snake(field))
 				}
+			}
+		case reflect.ValueOf(a).FieldByName(name).Kind() == reflect.Struct:
+			x, y := reflect.ValueOf(a).FieldByName(name), reflect.ValueOf(b).FieldByName(name)
+			for _, field := range differing(x.Interface(), y.Interface()) {
+				refuse(snake(name) + "." + snake(field))
 			}
 		default:
 			refuse(snake(name))
 		}
 	}
 	return errs
+}
+
+// differing returns the names of the fields in which two structs of a type differ.
+func differing(a, b any) (names []string) {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			names = append(names, x.Type().Field(i).Name)
+		}
+	}
+	return names
 }
 
 // comparable is the configuration without what differs although it says the same, and without what a
@@ -51,17 +65,16 @@ func (c *Config) comparable() Config {
 	return out
 }
 
-// snake writes a field's name as its key.
+// snake writes a field's name as its key: XDPMode is xdp_mode.
 func snake(name string) string {
 	var b strings.Builder
 	for i, r := range name {
-		if unicode.IsUpper(r) {
-			if i > 0 {
-				b.WriteByte('_')
-			}
-			r = unicode.ToLower(r)
+		begins := i > 0 && unicode.IsUpper(r) &&
+			(unicode.IsLower(rune(name[i-1])) || i+1 < len(name) && unicode.IsLower(rune(name[i+1])))
+		if begins {
+			b.WriteByte('_')
 		}
-		b.WriteRune(r)
+		b.WriteRune(unicode.ToLower(r))
 	}
 	return b.String()
 }
