@@ -135,4 +135,6 @@ type apiError struct {
 	Error  string `json:"error"`
 	Column int    `json:"column,omitempty"` // of a filter
 	Hint   string `json:"hint,omitempty"`
+	// Errors are those of configuration and policy, one by one.
+	Errors []Mistake `json:"errors,omitempty"`
 }

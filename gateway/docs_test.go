@@ -265,6 +265,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Drop and pass", []any{Drop{}, Pass{}}},
 		{"### Rule", []any{RuleStatus{}}},
 		{"### Status", []any{Status{}}},
+		{"### Reload", []any{Reloaded{}}},
 		{"## Events", []any{eveEvent{}}},
 	} {
 		var want []string
@@ -283,6 +284,12 @@ func TestGatewayPageNamesFields(t *testing.T) {
 			if !slices.Contains(status, name) {
 				t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)
 			}
+		}
+	}
+	reload := code(section(t, page, "### Reload"))
+	for _, name := range jsonFields(reflect.TypeOf(Mistake{}), false) {
+		if !slices.Contains(reload, name) {
+			t.Errorf("docs/GATEWAY.md does not speak of the field %q of mistakes", name)
 		}
 	}
 	api := code(section(t, page, "## Control API"))

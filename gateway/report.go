@@ -27,7 +27,7 @@ const (
 // plane is open.
 type reporter struct {
 	config  *Config
-	rules   *Ruleset
+	rules   *inForce
 	plane   *dataplane.Plane
 	ledger  *ledger
 	events  *eventLog
@@ -133,17 +133,20 @@ func (r *reporter) passes() ([]Pass, error) {
 	return passes, nil
 }
 
-// ruleStatus returns all rules in the order of their ids: what no rule matched, the built-in ones, the
-// policy's.
+// ruleStatus returns all rules: what no rule matched, the built-in ones, the policy's in its order.
 func (r *reporter) ruleStatus() ([]RuleStatus, error) {
 	sums, last, err := r.ledger.totals()
 	if err != nil {
 		return nil, err
 	}
 	clock := newEveClock()
-	rules := make([]RuleStatus, len(sums))
-	for i, info := range r.rules.Compiled.Rules {
-		s := sums[i]
+	c := r.rules.Load().Compiled
+	rules := make([]RuleStatus, 0, int(firewall.RuleFirst)+len(c.Order))
+	add := func(id uint32) {
+		info, s := &c.Rules[id], ruleCount{}
+		if int(id) < len(sums) {
+			s = sums[id]
+		}
 		out := RuleStatus{
 			Name: info.Name, Action: info.Action.String(), Mode: "enforce", File: info.File, Line: info.Line,
 			Packets: s.packets, Bytes: s.bytes, Flows: s.flows, Judged: s.judged, Unlogged: s.unlogged,
@@ -153,25 +156,32 @@ func (r *reporter) ruleStatus() ([]RuleStatus, error) {
 		if info.Audit {
 			out.Mode = "audit"
 		}
-		if uint32(i) == firewall.RuleNone {
+		if id == firewall.RuleNone {
 			out.Action, out.Description = firewall.Deny.String(), "what no rule matched"
 		}
-		if last[i] != 0 {
-			at := clock.at(last[i]).Round(time.Millisecond)
+		if int(id) < len(last) && last[id] != 0 {
+			at := clock.at(last[id]).Round(time.Millisecond)
 			out.LastHit = &at
 		}
-		rules[i] = out
+		rules = append(rules, out)
+	}
+	for id := range firewall.RuleFirst {
+		add(id)
+	}
+	for _, id := range c.Order {
+		add(id)
 	}
 	return rules, nil
 }
 
 func (r *reporter) status() (*Status, error) {
-	c := r.rules.Compiled
+	rules := r.rules.Load()
+	c := rules.Compiled
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
-			Path: r.config.Policy, Files: r.rules.Files, Rules: len(c.Rules) - int(firewall.RuleFirst),
-			Zones: slices.Clone(c.Zones[1:]), Tests: len(c.Tests),
+			Path: rules.config.Policy, Files: rules.Files, Rules: len(c.Order),
+			Zones: slices.DeleteFunc(slices.Clone(c.Zones), func(name string) bool { return name == "" }), Tests: len(c.Tests),
 		},
 		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}

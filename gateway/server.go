@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/softdpu/softdpu/firewall"
 )
 
 // How long a stop waits for answers under way.
@@ -25,10 +27,12 @@ const serverGrace = 2 * time.Second
 //	GET /v1/drops[?all=1]
 //	GET /v1/passes
 //	GET /v1/rules
+//	POST /v1/reload
 //
-// All but the first answer with an array of objects. An error is an object with "error".
+// All but the first and the last answer with an array of objects. An error is an object with "error".
 type server struct {
 	reporter *reporter
+	reload   func(context.Context) (*Reloaded, error)
 	http     http.Server
 
 	mu      sync.Mutex
@@ -36,18 +40,19 @@ type server struct {
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, log *slog.Logger) *server {
-	s := &server{reporter: r}
+func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log *slog.Logger) *server {
+	s := &server{reporter: r, reload: reload}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
 	mux.HandleFunc("GET /v1/drops", s.drops)
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
+	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do",
+			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules and POST /v1/reload do",
 		})
 	})
 	s.http = http.Server{
@@ -59,6 +64,7 @@ func newServer(r *reporter, log *slog.Logger) *server {
 			defer s.busy.Done()
 			mux.ServeHTTP(w, req)
 		}),
+		ConnContext:       withConn,
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -146,6 +152,20 @@ func (s *server) flows(w http.ResponseWriter, req *http.Request) {
 func (s *server) drops(w http.ResponseWriter, req *http.Request) {
 	all := req.URL.Query().Get("all")
 	answer(w, func() ([]Drop, error) { return s.reporter.drops(all != "" && all != "0" && all != "false") })
+}
+
+// reloadPolicy answers 422 if what is written cannot be put in force.
+func (s *server) reloadPolicy(w http.ResponseWriter, req *http.Request) {
+	done, err := s.reload(req.Context())
+	var errs firewall.Errors
+	switch {
+	case errors.As(err, &errs):
+		refuse(w, http.StatusUnprocessableEntity, apiError{Error: errs.Error(), Errors: Mistakes(errs)})
+	case errors.Is(err, errStopping):
+		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
+	default:
+		answer(w, func() (*Reloaded, error) { return done, err })
+	}
 }
 
 func answer[T any](w http.ResponseWriter, what func() (T, error)) {
