@@ -107,7 +107,7 @@ type PortStatus struct {
 	Notes        []string          `json:"notes"`
 }
 
-// TableStatus is the flow table. It holds what was created less what was evicted and aged.
+// TableStatus is the flow table. It holds what was created less what was evicted, aged and killed.
 type TableStatus struct {
 	Flows       int64  `json:"flows"`
 	FlowsMax    int64  `json:"flows_max"`
@@ -120,6 +120,7 @@ type TableStatus struct {
 	Overflowed  uint64 `json:"overflowed"`
 	Reopened    uint64 `json:"reopened"` // connections that were over and began anew in the place of their own flow
 	Aged        uint64 `json:"aged"`
+	Killed      uint64 `json:"killed"` // by somebody who asked for it
 }
 
 // EventStatus is the events file.

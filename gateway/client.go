@@ -80,9 +80,25 @@ func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
 	return rules, c.get(ctx, "rules", nil, &rules)
 }
 
+// KillFlows ends the flows that a filter expression matches, or with "" all, and returns their number.
+// It is for root.
+func (c *Client) KillFlows(ctx context.Context, filter string) (int, error) {
+	query := url.Values{"filter": {filter}}
+	if filter == "" {
+		query = url.Values{"all": {"1"}}
+	}
+	var killed Killed
+	err := c.ask(ctx, http.MethodPost, "flows/kill", query, &killed)
+	return killed.Killed, err
+}
+
 func (c *Client) get(ctx context.Context, what string, query url.Values, into any) error {
+	return c.ask(ctx, http.MethodGet, what, query, into)
+}
+
+func (c *Client) ask(ctx context.Context, method, what string, query url.Values, into any) error {
 	u := url.URL{Scheme: "http", Host: "softdpu", Path: "/v1/" + what, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", what, err)
 	}
@@ -99,7 +115,11 @@ func (c *Client) get(ctx context.Context, what string, query url.Values, into an
 		if fault.Column > 0 {
 			return &FilterError{Text: query.Get("filter"), Column: fault.Column, Msg: fault.Error, Hint: fault.Hint}
 		}
-		return fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
+		err := fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
+		if fault.Hint != "" {
+			err = fmt.Errorf("%w: %s", err, fault.Hint)
+		}
+		return err
 	}
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
 		return fmt.Errorf("read %s: %w: the daemon at %s may be of another version, or has just stopped", what, err, c.socket)

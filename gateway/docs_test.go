@@ -292,7 +292,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		}
 	}
 	events := section(t, page, "## Events")
-	for _, reason := range []string{endAged, endClosed, endRevoked, endEvicted, endStopped, eveFlowType, eveDropType, eveAuditType} {
+	for _, reason := range []string{endAged, endClosed, endRevoked, endEvicted, endStopped, endKilled, eveFlowType, eveDropType, eveAuditType} {
 		if !slices.Contains(code(events), reason) {
 			t.Errorf("docs/GATEWAY.md does not speak of %q in events", reason)
 		}

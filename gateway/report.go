@@ -30,6 +30,7 @@ type reporter struct {
 	rules   *Ruleset
 	plane   *dataplane.Plane
 	ledger  *ledger
+	ageing  *ageing
 	events  *eventLog
 	version string
 	started time.Time
@@ -232,13 +233,13 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 		return TableStatus{}, err
 	}
 	r.ledger.mu.Lock()
-	aged := r.ledger.aged
+	aged, killed := r.ledger.aged, r.ledger.killed
 	r.ledger.mu.Unlock()
 	return TableStatus{
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
-		Reopened: c.Reopened, Aged: aged,
+		Reopened: c.Reopened, Aged: aged, Killed: killed,
 	}, nil
 }
 

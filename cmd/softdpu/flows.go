@@ -52,6 +52,7 @@ joined by and, or, not and parentheses.`,
 		noteTiers(env, flows)
 		return nil
 	}
+	cmd.AddCommand(newFlowsKillCommand(env))
 	return cmd
 }
 

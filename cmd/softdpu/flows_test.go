@@ -103,3 +103,22 @@ func TestWrongFilter(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, stderr)
 	}
 }
+
+// What is to end must be said, once.
+func TestFlowsKillNeedsAChoice(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "--filter EXPRESSION, or --all"},
+		{[]string{"--filter", " "}, "--filter EXPRESSION, or --all"},
+		{[]string{"--filter", "dport 7", "--all"}, "exclude each other"},
+		{[]string{"--filter", "dport x"}, `"x" is not a port`},
+		{[]string{"--all", "--socket", "/nowhere/sock"}, "no softdpu answers"},
+	} {
+		code, stdout, stderr := execute(t, append([]string{"flows", "kill"}, tt.args...)...)
+		if code != exitError || stdout != "" || !strings.Contains(stderr, tt.want) {
+			t.Errorf("%q: exit code %d, %s%s", tt.args, code, stdout, stderr)
+		}
+	}
+}
