@@ -69,7 +69,7 @@ func (p *Plane) follow(port *Port, l netlink.Link) {
 	a := l.Attrs()
 	port.Index, port.Device, port.MTU = uint32(a.Index), a.Name, a.MTU
 	port.MAC = [6]byte(a.HardwareAddr)
-	port.Up = a.Flags&net.FlagUp != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
+	port.setUp(a.Flags&net.FlagUp != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0)
 }
 
 func (p *Plane) checkMaster(port *Port, a *netlink.LinkAttrs) error {

@@ -278,7 +278,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		sameNames(t, "field below "+row.heading, firstCells(tableRows(section(t, page, row.heading), "field")), want)
 	}
 	status := code(section(t, page, "### Status"))
-	for _, v := range []any{PolicyStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
+	for _, v := range []any{PolicyStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
 		for _, name := range jsonFields(reflect.TypeOf(v), false) {
 			if !slices.Contains(status, name) {
 				t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)

@@ -171,10 +171,11 @@ func (r *reporter) status() (*Status, error) {
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
-			Path: r.config.Policy, Files: r.rules.Files, Rules: len(c.Rules) - int(firewall.RuleFirst),
+			Path: r.config.Policy, Files: r.rules.Files, Hash: r.rules.hash(), Loaded: r.rules.Read, Rules: len(c.Rules) - int(firewall.RuleFirst),
 			Zones: slices.Clone(c.Zones[1:]), Tests: len(c.Tests),
 		},
-		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
+		Differs: differing(r.config, r.rules),
+		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
 	if !c.NextExpiry.IsZero() {
@@ -215,7 +216,7 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
 		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
-		MTU: p.MTU, Up: p.Up, Notes: append([]string{}, p.Notes...),
+		MTU: p.MTU, Up: p.Up, Since: p.Since, Notes: append([]string{}, p.Notes...),
 	}
 	for id, zone := range p.VLANs {
 		if out.VLANs == nil {

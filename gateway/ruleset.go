@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,8 @@ import (
 // A Ruleset is the policy of a gateway, checked and ready to be published. It is immutable.
 type Ruleset struct {
 	Files    []string
+	Sums     map[string][sha256.Size]byte // of every file that was read, those of sets too
+	Read     time.Time
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
 	Warnings firewall.Errors
@@ -43,7 +46,7 @@ func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, 
 	if err != nil {
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	r := &Ruleset{Files: policy.Files, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings}
+	r := &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings}
 	var ask func(string, netip.Addr) (string, bool)
 	if route != nil {
 		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }

@@ -89,7 +89,7 @@ func TestRuleTable(t *testing.T) {
 
 func TestWithoutDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	for _, verb := range []string{"flows", "drops", "rules"} {
+	for _, verb := range []string{"flows", "drops", "rules", "status"} {
 		code, stdout, stderr := execute(t, verb, "--socket", socket)
 		if code != exitError || stdout != "" || !strings.Contains(stderr, socket) || !strings.Contains(stderr, "softdpu run -c FILE") {
 			t.Errorf("%s: exit code %d, %q, %q", verb, code, stdout, stderr)

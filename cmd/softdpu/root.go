@@ -41,6 +41,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 		newRunCommand(env),
 		newPolicyCommand(env),
 		newSimCommand(env),
+		newStatusCommand(env),
 		newVersionCommand(env),
 	)
 	root.SetHelpCommand(newHelpCommand(root))
