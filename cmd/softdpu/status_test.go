@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/softdpu/softdpu/gateway"
+	"github.com/softdpu/softdpu/gateway/doctor"
 )
 
 func testStatus(now time.Time) *gateway.Status {
@@ -88,5 +91,44 @@ func TestBar(t *testing.T) {
 		if got := bar(tt.used, tt.most); got != tt.want {
 			t.Errorf("bar(%d, %d) = %q, want %q", tt.used, tt.most, got, tt.want)
 		}
+	}
+}
+
+// The doctor's answer is no with an error among its findings, and every finding stands with its remedy.
+func TestDoctorText(t *testing.T) {
+	var b strings.Builder
+	r := &doctor.Report{Findings: []doctor.Finding{
+		{Severity: doctor.Error, Check: "no-gro", Port: "lan", Found: "frames that XDP redirects to veth lan are dropped: its other end has no GRO", Remedy: "`ethtool -K c0 gro on` at the other end"},
+		{Severity: doctor.Info, Check: "kernel", Found: "Linux 6.18 runs here"},
+	}, Status: testStatus(time.Now())}
+	if err := writeFindings(&b, r, 60); err != nil {
+		t.Fatal(err)
+	}
+	const want = `error    port lan, no-gro: frames that XDP redirects to veth
+         lan are dropped: its other end has no GRO
+         = ` + "`ethtool -K c0 gro on` at the other end" + `
+info     kernel: Linux 6.18 runs here
+
+1 error, 0 warnings, 1 to know
+softdpu 1.2.3 runs as process 4711 with 2 ports: see 'softdpu status'
+`
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestDoctorExitCode(t *testing.T) {
+	dir := t.TempDir()
+	file := dir + "/softdpu.yaml"
+	if err := os.WriteFile(file, []byte("apiVersion: softdpu/v1\nkind: Gateway\nports: {lan: {device: nowhere9}}\npolicy: p.yaml\nmanagement: none\ncontrol: {socket: s}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := execute(t, "doctor", "-c", file, "-o", "json")
+	var report doctor.Report
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitNo || report.Status != nil || report.Worst() != doctor.Error {
+		t.Errorf("exit code %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+	if code, stdout, _ := execute(t, "doctor", "-c", dir+"/none.yaml"); code != exitNo || !strings.Contains(stdout, "no such file") {
+		t.Errorf("without a configuration: exit code %d\n%s", code, stdout)
 	}
 }
