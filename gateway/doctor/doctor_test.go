@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -294,5 +296,50 @@ func TestEffectiveCapabilities(t *testing.T) {
 	}
 	if caps, ok := effective(file); !ok || caps != 1<<39|1<<13|1<<12 {
 		t.Errorf("%x, %v", caps, ok)
+	}
+}
+
+// The page names every check and field.
+func TestPageNamesChecks(t *testing.T) {
+	text, err := os.ReadFile("../../docs/GATEWAY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, found := strings.Cut(string(text), "\n### The doctor\n")
+	page, _, ends := strings.Cut(page, "\n## ")
+	if !found || !ends {
+		t.Fatal("docs/GATEWAY.md has no section about the doctor")
+	}
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The literal behind the severity; of mistakes and warnings the first argument.
+	calls := regexp.MustCompile(`e\.(?:(?:find|port)\((?:\w+\.?\w*), |mistakes\(|warnings\(|report\()"([a-z-]+)"|report\("([a-z-]+)"`)
+	checks := 0
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range calls.FindAllStringSubmatch(string(text), -1) {
+			checks++
+			if check := m[1] + m[2]; !strings.Contains(page, "`"+check+"`") {
+				t.Errorf("docs/GATEWAY.md does not speak of the check %q", check)
+			}
+		}
+	}
+	if checks < 30 {
+		t.Errorf("%d checks found: are they still written so?", checks)
+	}
+	for _, v := range []any{Finding{}, Report{}} {
+		for i := range reflect.TypeOf(v).NumField() {
+			if name := reflect.TypeOf(v).Field(i).Tag.Get("json"); !strings.Contains(page, "`"+name+"`") {
+				t.Errorf("docs/GATEWAY.md does not speak of the field %q", name)
+			}
+		}
 	}
 }
