@@ -88,6 +88,18 @@ func (c *Client) Reload(ctx context.Context) (done *Reloaded, err error) {
 	return done, c.ask(ctx, http.MethodPost, "reload", nil, &done)
 }
 
+// KillFlows ends the flows that a filter expression matches, or with "" all, and returns their number.
+// It is for root.
+func (c *Client) KillFlows(ctx context.Context, filter string) (int, error) {
+	query := url.Values{"filter": {filter}}
+	if filter == "" {
+		query = url.Values{"all": {"1"}}
+	}
+	var killed Killed
+	err := c.ask(ctx, http.MethodPost, "flows/kill", query, &killed)
+	return killed.Killed, err
+}
+
 func (c *Client) get(ctx context.Context, what string, query url.Values, into any) error {
 	return c.ask(ctx, http.MethodGet, what, query, into)
 }

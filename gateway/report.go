@@ -30,6 +30,7 @@ type reporter struct {
 	rules   *inForce
 	plane   *dataplane.Plane
 	ledger  *ledger
+	ageing  *ageing
 	events  *eventLog
 	version string
 	started time.Time
@@ -180,10 +181,11 @@ func (r *reporter) status() (*Status, error) {
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
-			Path: rules.config.Policy, Files: rules.Files, Rules: len(c.Order),
+			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
 			Zones: slices.DeleteFunc(slices.Clone(c.Zones), func(name string) bool { return name == "" }), Tests: len(c.Tests),
 		},
-		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
+		Differs: changedFiles(rules),
+		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
 	if !c.NextExpiry.IsZero() {
@@ -224,7 +226,7 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
 		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
-		MTU: p.MTU, Up: p.Up, Notes: append([]string{}, p.Notes...),
+		MTU: p.MTU, Up: p.Up, Since: p.Since, Notes: append([]string{}, p.Notes...),
 	}
 	for id, zone := range p.VLANs {
 		if out.VLANs == nil {
@@ -242,13 +244,13 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 		return TableStatus{}, err
 	}
 	r.ledger.mu.Lock()
-	aged := r.ledger.aged
+	aged, killed := r.ledger.aged, r.ledger.killed
 	r.ledger.mu.Unlock()
 	return TableStatus{
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
-		Reopened: c.Reopened, Aged: aged,
+		Reopened: c.Reopened, Aged: aged, Killed: killed,
 	}, nil
 }
 

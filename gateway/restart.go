@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"reflect"
 	"slices"
@@ -57,6 +58,7 @@ func differing(a, b any) (names []string) {
 // reload changes inside a field.
 func (c *Config) comparable() Config {
 	out := *c
+	out.Sum = [sha256.Size]byte{}
 	out.Ports = slices.Clone(c.Ports)
 	for i := range out.Ports {
 		out.Ports[i].Pos, out.Ports[i].DevicePos = firewall.Pos{}, firewall.Pos{}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,8 @@ import (
 // A Ruleset is the policy of a gateway, checked and ready to be published. It is immutable.
 type Ruleset struct {
 	Files    []string
+	Sums     map[string][sha256.Size]byte // of every file that was read, those of sets too
+	Read     time.Time
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
 	Warnings firewall.Errors
@@ -73,7 +76,7 @@ func compileRuleset(c *Config, policy *firewall.Policy, options firewall.Compile
 	if err != nil {
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	return &Ruleset{Files: policy.Files, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy}, nil
+	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy}, nil
 }
 
 // zoneless refuses ports that no zone names: nothing could arrive there, and what leaves by them

@@ -183,7 +183,7 @@ func (g *running) start() error {
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	g.wg.Go(func() { g.events.run(ctx) })
 	g.server = newServer(&reporter{
-		config: c, rules: g.rules, plane: g.plane, ledger: ledger, events: g.events,
+		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
 	}, g.askReload, log)
 	g.wg.Go(func() {
