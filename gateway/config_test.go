@@ -17,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/firewall/schema"
@@ -41,7 +42,7 @@ flows:
   timeouts: {tcp_syn_sent: 5m, tcp_established: 1d12h, udp: 1h30m, other: 24d}
 metrics: {listen: "127.0.0.1:9469"}
 control: {socket: run/softdpu.sock, group: wheel}
-events: {file: eve.json, rate: 10}
+events: {file: eve.json, rate: 10, max_size: 1GiB, keep: 2, drops: [not-syn, spoofed]}
 ethertypes: [lldp, 0x8809, 0x88cc]
 `
 
@@ -59,7 +60,7 @@ func TestExampleConfig(t *testing.T) {
 	if c.Flows != (Flows{Max: 1_000_000, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()}) {
 		t.Errorf("flows %+v", c.Flows)
 	}
-	if c.Control != (Control{"/run/softdpu/softdpu.sock", "softdpu"}) || c.Events != (Events{"/var/log/softdpu/eve.json", 1000}) || c.Metrics.Listen != "127.0.0.1:9469" {
+	if c.Control != (Control{"/run/softdpu/softdpu.sock", "softdpu"}) || c.Events != (Events{File: "/var/log/softdpu/eve.json", Rate: 1000, MaxSize: 100 << 20, Keep: 5}) || c.Metrics.Listen != "127.0.0.1:9469" {
 		t.Errorf("configuration %+v", c)
 	}
 	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0].Error(), "metrics are not served") {
@@ -103,7 +104,7 @@ func TestGoodConfig(t *testing.T) {
 	if c.Flows != (Flows{Max: 100_000, HalfOpenShare: 0.25, Timeouts: want}) {
 		t.Errorf("flows %+v", c.Flows)
 	}
-	if c.Policy != "/etc/x/policy.d" || c.Control.Socket != "/etc/x/run/softdpu.sock" || c.Events != (Events{"/etc/x/eve.json", 10}) {
+	if c.Policy != "/etc/x/policy.d" || c.Control.Socket != "/etc/x/run/softdpu.sock" || c.Events != (Events{File: "/etc/x/eve.json", Rate: 10, MaxSize: 1 << 30, Keep: 2, Drops: 1<<bpf.XDPReasonREASON_NOT_SYN | 1<<bpf.XDPReasonREASON_SPOOFED}) {
 		t.Errorf("paths %+v", c)
 	}
 	if !reflect.DeepEqual(c.Inline, [][2]string{{"lan0", "wan0"}}) || !reflect.DeepEqual(c.Ethertypes, []uint16{0x88cc, 0x8809}) {
