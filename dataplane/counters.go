@@ -21,6 +21,24 @@ func (p *Plane) Passes() (sums [bpf.XDPPassCausePASS_LEN]bpf.XDPCounter, err err
 	return sums, err
 }
 
+// DropsUnlogged returns how many drops wanted an event and got none, because of the rate limit or a full
+// ring, by reason, over all CPUs.
+func (p *Plane) DropsUnlogged() (sums [bpf.XDPReasonREASON_LEN]uint64, err error) {
+	if p.options.DropEvents == 0 {
+		return sums, nil
+	}
+	var cpus []bpf.XDPDropLog
+	for i := range sums {
+		if err := p.maps[bpf.XDPMapDropLogs].Lookup(uint32(i), &cpus); err != nil {
+			return sums, fmt.Errorf("read %s: %w", bpf.XDPMapDropLogs, err)
+		}
+		for _, c := range cpus {
+			sums[i] += c.Unlogged
+		}
+	}
+	return sums, nil
+}
+
 func (p *Plane) sumCounters(name string, sums []bpf.XDPCounter) error {
 	var cpus []bpf.XDPCounter
 	for i := range sums {

@@ -140,6 +140,7 @@ func (p *Plane) setConstants(spec *ebpf.CollectionSpec, epoch uint32, haveMACs b
 		bpf.XDPVarSimulate:     boolByte(p.options.Simulate),
 		bpf.XDPVarHaveMacs:     boolByte(haveMACs),
 		bpf.XDPVarEventRate:    p.options.EventRate,
+		bpf.XDPVarDropEvents:   p.options.DropEvents,
 	} {
 		v := spec.Variables[name]
 		if v == nil {

@@ -22,7 +22,8 @@ type Options struct {
 	FlowsMax      int     // entries of both families together; 0 = 1,000,000
 	HalfOpenShare float64 // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
 	Rules         int     // rules of the first policy; the counters have room for twice as many, and 16,384 at least
-	EventRate     uint32  // events a second, per rule and CPU; 0 = 1000
+	EventRate     uint32  // events a second, per rule or reason, and CPU; 0 = 1000
+	DropEvents    uint64  // reasons (bits by bpf.XDPReason) whose drops are events, though no rule gave them
 	HashSeed      uint64  // secret of the flow hash; 0 = random
 	Ethertypes    []uint16
 	// Simulate loads programs that take clock, arrival port and routes from Plane.Sim instead of the

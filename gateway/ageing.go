@@ -18,14 +18,16 @@ const (
 	graceByTime = 100 * time.Millisecond
 )
 
-// Why a flow ended, in events. XDP's own end is an eviction.
+// Why a flow ended, in events. XDP's own ends are evictions and reopenings.
 const (
-	endAged    = "aged"    // idle for its time-out
-	endClosed  = "closed"  // idle after FIN or RST
-	endRevoked = "revoked" // the policy no longer allowed it
-	endEvicted = "evicted" // its place was needed
-	endStopped = "stopped" // the gateway stopped
-	endKilled  = "killed"  // somebody asked for it
+	endAged     = "aged"     // idle for its time-out
+	endClosed   = "closed"   // idle after both sides' FIN
+	endReset    = "reset"    // idle after a RST
+	endRevoked  = "revoked"  // the policy no longer allowed it
+	endEvicted  = "evicted"  // its place was needed
+	endReopened = "reopened" // the same connection was opened anew after its end
+	endStopped  = "stopped"  // the gateway stopped
+	endKilled   = "killed"   // somebody asked for it
 )
 
 // ageing frees flows that were idle for their time-out, off the packet path.
@@ -115,8 +117,10 @@ func endReason(f *flowtable.Flow) string {
 	switch {
 	case f.Revoked:
 		return endRevoked
-	case f.State == flowTimeWait || f.State == flowClosed:
+	case f.State == flowTimeWait:
 		return endClosed
+	case f.State == flowClosed:
+		return endReset
 	}
 	return endAged
 }

@@ -27,6 +27,7 @@ type Flow struct {
 	Bytes        [2]uint64  `json:"bytes"`   // of IP packets
 	AgeS         float64    `json:"age_s"`
 	IdleS        float64    `json:"idle_s"`
+	CommunityID  string     `json:"community_id"` // "" where the flow table does not keep what it is made of
 }
 
 // Drop is what was dropped for one reason.
@@ -34,6 +35,9 @@ type Drop struct {
 	Reason  string `json:"reason"`
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"` // of frames
+	// Unlogged counts the events that were left out, where events.drops asks for them: by the limit, or
+	// because the ring was full.
+	Unlogged uint64 `json:"unlogged"`
 }
 
 // Pass is what went to the kernel's stack for one cause.
@@ -129,10 +133,13 @@ type TableStatus struct {
 
 // EventStatus is the events file.
 type EventStatus struct {
-	File     string `json:"file"`
-	Written  uint64 `json:"written"`
-	Unlogged uint64 `json:"unlogged"` // by the limit, or because the ring was full
-	Lost     uint64 `json:"lost"`     // the file did not take them
+	File      string `json:"file"`
+	Written   uint64 `json:"written"`
+	Waiting   uint64 `json:"waiting"`   // in memory, for the next second or for the disk
+	Unlogged  uint64 `json:"unlogged"`  // by the limit, or because the ring was full
+	Lost      uint64 `json:"lost"`      // the file did not take them
+	Rotations uint64 `json:"rotations"` // of the file, by the gateway
+	Error     string `json:"error"`     // why the file cannot be written or rotated now, "" if it can
 }
 
 // apiError is the body of every answer that is none.

@@ -84,12 +84,6 @@ type Control struct {
 	Group  string // that may read
 }
 
-// Events is where flow starts and ends of rules with `log` are written.
-type Events struct {
-	File string
-	Rate int // events a second and rule; those above are counted
-}
-
 // Limits of abi.h.
 const (
 	maxPorts      = 64
@@ -98,10 +92,9 @@ const (
 )
 
 const (
-	minFlows     = 16
-	maxFlows     = 1 << 24
-	maxDevice    = 15 // characters, IFNAMSIZ
-	maxEventRate = 1_000_000
+	minFlows  = 16
+	maxFlows  = 1 << 24
+	maxDevice = 15 // characters, IFNAMSIZ
 )
 
 // LoadConfig reads the gateway's configuration. Paths in it are relative to its directory. The error
@@ -135,7 +128,7 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		OnStop:  OnStopBlock,
 		Flows:   Flows{Max: 262_144, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
-		Events:  Events{File: "/var/log/softdpu/eve.json", Rate: 1000},
+		Events:  defaultEvents(),
 	}
 	if len(docs) > 0 {
 		r.config(c, docs[0])
@@ -216,13 +209,7 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 		}
 	}
 	if v := f["events"]; v != nil {
-		m := r.Fields(v, "events", configKeys["events"])
-		if s := m["file"]; s != nil {
-			c.Events.File = r.path(s, "file")
-		}
-		if s := m["rate"]; s != nil {
-			c.Events.Rate, _ = r.Int(s, "rate", 1, maxEventRate)
-		}
+		r.events(&c.Events, v)
 	}
 	if v := f["ethertypes"]; v != nil {
 		r.ethertypes(c, v)

@@ -198,6 +198,7 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		"max": fmt.Sprint(least.Flows.Max), "half_open_share": fmt.Sprint(least.Flows.HalfOpenShare),
 		"socket": least.Control.Socket, "group": least.Control.Group,
 		"file": least.Events.File, "rate": fmt.Sprint(least.Events.Rate),
+		"max_size": fmt.Sprintf("%dMiB", least.Events.MaxSize>>20), "keep": fmt.Sprint(least.Events.Keep), "drops": fmt.Sprint(least.Events.Drops != 0),
 		"on_stop": string(least.OnStop), "override_management": fmt.Sprint(least.Management.Override),
 		"fix_offloads": fmt.Sprint(least.Ports[0].FixOffloads), "fix_checksums": string(least.Ports[0].FixChecksums),
 		"xdp_mode": string(least.Ports[0].XDPMode),
@@ -299,7 +300,10 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		}
 	}
 	events := section(t, page, "## Events")
-	for _, reason := range []string{endAged, endClosed, endRevoked, endEvicted, endStopped, endKilled, eveFlowType, eveDropType, eveAuditType} {
+	for _, reason := range []string{
+		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled,
+		eveFlowType, eveDropType, eveAuditType, evePolicyType, eveGatewayType,
+	} {
 		if !slices.Contains(code(events), reason) {
 			t.Errorf("docs/GATEWAY.md does not speak of %q in events", reason)
 		}
@@ -308,8 +312,12 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	for line := range strings.Lines(examples) {
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
-		if err := d.Decode(new(eveEvent)); err != nil {
+		var e eveEvent
+		if err := d.Decode(&e); err != nil {
 			t.Errorf("example of an event: %v: %s", err, line)
+		}
+		if e.SrcPort != nil && e.CommunityID != communityID(protoTCP, e.SrcIP, e.DestIP, *e.SrcPort, *e.DestPort) {
+			t.Errorf("example of an event: wrong community_id: %s", line)
 		}
 	}
 }

@@ -186,7 +186,7 @@ func TestLabKillIsForRoot(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"another user", 65534, "all=1", 403, "only root may end flows"},
+		{"another user", 65534, "all=1", 403, "only root may change"},
 		{"nothing chosen", 0, "", 400, "filter=EXPRESSION"},
 		{"an empty filter", 0, "filter=%20", 400, "filter=EXPRESSION"},
 		{"a filter and all", 0, "filter=dport+7&all=1", 400, "filter=EXPRESSION"},

@@ -103,7 +103,7 @@ func (g *running) reload(by string) (*Reloaded, error) {
 	log := g.options.Log.With("by", by)
 	rules, err := g.prepare()
 	if err == nil {
-		err = g.putInForce(rules)
+		err = g.putInForce(rules, "reload")
 	}
 	if err != nil {
 		epoch, _ := g.plane.Epoch()
@@ -157,7 +157,7 @@ func (g *running) expire() error {
 	if err != nil {
 		return err
 	}
-	if err := g.putInForce(rules); err != nil {
+	if err := g.putInForce(rules, "expiry"); err != nil {
 		return err
 	}
 	epoch, _ := g.plane.Epoch()
@@ -181,7 +181,7 @@ func (g *running) identities() (*firewall.Identities, error) {
 
 // putInForce publishes a prepared policy under the next epoch: established flows are judged by it with
 // their next packet. After an error the policy before is in force as it was.
-func (g *running) putInForce(r *Ruleset) error {
+func (g *running) putInForce(r *Ruleset, by string) error {
 	old := g.rules.Load()
 	if errs := old.restartFor(r); len(errs) > 0 {
 		return errs
@@ -198,6 +198,7 @@ func (g *running) putInForce(r *Ruleset) error {
 		return err
 	}
 	g.ageing.setTimeouts(r.config.Flows.Timeouts.Ticks())
+	g.events.policyChange(r, epoch+1, by)
 	return nil
 }
 

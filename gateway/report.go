@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -65,8 +64,19 @@ func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) strin
 		Tier: "xdp", WhyNotHigher: why(f.Nexthop),
 		Rule: rule.Name, File: rule.File, Line: rule.Line, Epoch: f.Epoch,
 		Packets: f.Packets, Bytes: f.Bytes,
-		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)),
+		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)), CommunityID: flowCommunityID(t),
 	}
+}
+
+// flowCommunityID needs the type of ICMP, which for ICMPv6 can only be an echo request.
+func flowCommunityID(t *flowtable.Tuple) string {
+	switch t.Proto {
+	case protoICMP:
+		return ""
+	case protoICMPv6:
+		return communityID(t.Proto, t.Source(), t.Destination(), 128, 0)
+	}
+	return communityID(t.Proto, t.Source(), t.Destination(), t.SrcPort, t.DstPort)
 }
 
 // seconds rounds to milliseconds, the resolution of ticks.
@@ -112,10 +122,14 @@ func (r *reporter) drops(all bool) ([]Drop, error) {
 	if err != nil {
 		return nil, err
 	}
+	unlogged, err := r.plane.DropsUnlogged()
+	if err != nil {
+		return nil, err
+	}
 	drops := []Drop{}
 	for i, c := range sums {
 		if reason := bpf.XDPReason(i); reason != bpf.XDPReasonREASON_NONE && (all || c.Packets > 0) {
-			drops = append(drops, Drop{Reason: reason.String(), Packets: c.Packets, Bytes: c.Bytes})
+			drops = append(drops, Drop{Reason: reason.String(), Packets: c.Packets, Bytes: c.Bytes, Unlogged: unlogged[i]})
 		}
 	}
 	return drops, nil
@@ -182,7 +196,7 @@ func (r *reporter) status() (*Status, error) {
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
 			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
-			Zones: slices.DeleteFunc(slices.Clone(c.Zones), func(name string) bool { return name == "" }), Tests: len(c.Tests),
+			Zones: rules.zoneNames(), Tests: len(c.Tests),
 		},
 		Differs: changedFiles(rules),
 		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
@@ -213,8 +227,14 @@ func (r *reporter) status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Events.File = r.config.Events.File
-	s.Events.Written, s.Events.Lost = r.events.counts()
+	r.events.status(&s.Events)
+	unlogged, err := r.plane.DropsUnlogged()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range unlogged {
+		s.Events.Unlogged += n
+	}
 	for _, sum := range sums {
 		s.Events.Unlogged += sum.unlogged
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -142,6 +143,11 @@ var xdpModes = map[XDPMode]dataplane.Mode{
 
 var checksumSwitches = map[FixChecksums]dataplane.Switch{
 	FixChecksumsAuto: dataplane.SwitchAuto, FixChecksumsOn: dataplane.SwitchOn, FixChecksumsOff: dataplane.SwitchOff,
+}
+
+// zoneNames lists the zones of the policy, host first.
+func (r *Ruleset) zoneNames() []string {
+	return slices.DeleteFunc(slices.Clone(r.Compiled.Zones), func(name string) bool { return name == "" })
 }
 
 // zoneName names a zone id, one of an earlier policy too; ids that no policy had are numbers.

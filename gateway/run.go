@@ -144,12 +144,12 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
-	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
+	if g.events, err = openEvents(&c.Events, g.rules, c.PortNames(), log); err != nil {
 		return err
 	}
 	g.plane, err = dataplane.Open(dataplane.Options{
 		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
-		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), Ethertypes: c.Ethertypes,
+		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), DropEvents: c.Events.Drops, Ethertypes: c.Ethertypes,
 	})
 	if err != nil {
 		return err
@@ -174,6 +174,9 @@ func (g *running) start() error {
 		return err
 	}
 
+	g.events.gateway("gateway-start", g.options.Version)
+	g.events.policyChange(rules, 1, "start")
+
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
 	g.wg.Go(func() { g.followRoutes(ctx, routes) })
@@ -181,7 +184,6 @@ func (g *running) start() error {
 		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
 	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
-	g.wg.Go(func() { g.events.run(ctx) })
 	g.server = newServer(&reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
@@ -235,6 +237,7 @@ func (g *running) stop() error {
 		g.cancel()
 		g.wg.Wait()
 		errs = append(errs, g.ageing.stop())
+		g.events.gateway("gateway-stop", g.options.Version)
 	}
 	if g.plane != nil {
 		errs = append(errs, g.plane.Close())
