@@ -185,10 +185,15 @@ func (i *Inspector) lookAtOtherEnd(d *Device) {
 	other.name = strings.TrimSuffix(other.name, ",")
 	_ = other.ns.do(func() error { // one that has gone meanwhile has no MTU
 		l, err := netlink.LinkByName(other.device)
-		if err == nil {
-			d.OtherMTU = l.Attrs().MTU
+		if err != nil {
+			return err
 		}
-		return err
+		d.OtherMTU = l.Attrs().MTU
+		if d.Reached == Unknown { // a kernel before 6.3
+			x := l.Attrs().Xdp
+			d.Reached = answer(len(other.on([]string{"rx-gro"})) > 0 || x != nil && x.Attached)
+		}
+		return nil
 	})
 	if len(d.Port.VLANs) > 0 {
 		d.Tags = other.appendOn(d.Tags, tagsLeftOut)
