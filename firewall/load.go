@@ -74,9 +74,18 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		ruleIndex:     make(map[string]int),
 	}
 	l.used = l.policy.used
+	sum := newPolicyHash()
+	if readFile != nil {
+		l.readFile = func(name string) ([]byte, error) {
+			text, err := readFile(name)
+			sum.add(text)
+			return text, err
+		}
+	}
 	var documents []map[string]*Node
 	for _, s := range sources {
 		l.policy.Files = append(l.policy.Files, s.Name)
+		sum.add(s.Text)
 		docs, errs := ParseYAML(s.Name, s.Text)
 		l.Errs = append(l.Errs, errs...)
 		if len(docs) == 0 && len(errs) == 0 {
@@ -110,6 +119,7 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		return nil, l.Errs.Sorted(l.policy.Files...)
 	}
 	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
+	l.policy.Hash = sum.String()
 	return l.policy, nil
 }
 

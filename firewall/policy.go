@@ -19,6 +19,7 @@ const (
 // the order of the files.
 type Policy struct {
 	Files     []string // as read, in order, without the files of sets
+	Hash      string   // SHA-256 of all that was read, files of sets included
 	Zones     []Zone
 	Sets      []Set
 	Workloads []Workload

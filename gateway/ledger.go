@@ -75,7 +75,8 @@ func (l *ledger) left(rule uint32) {
 }
 
 // totals returns what every rule counted so far, and the tick at which each decided last (0: never).
-func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
+// On the way it shows visit, if that is not nil, every flow.
+func (l *ledger) totals(visit func(*flowtable.Flow)) (sums []ruleCount, last []uint32, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kernel := make([]bpf.XDPRuleCounter, len(l.ended))
@@ -98,6 +99,9 @@ func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
 			s.flows++
 		}
 		sums[firewall.RuleReplies].addReplies(f)
+		if visit != nil {
+			visit(f)
+		}
 		return true
 	})
 	// A flow that XDP moves to another rule meanwhile may have been debited and not yet counted.

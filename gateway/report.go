@@ -135,8 +135,11 @@ func (r *reporter) passes() ([]Pass, error) {
 
 // ruleStatus returns all rules in the order of their ids: what no rule matched, the built-in ones, the
 // policy's.
-func (r *reporter) ruleStatus() ([]RuleStatus, error) {
-	sums, last, err := r.ledger.totals()
+func (r *reporter) ruleStatus() ([]RuleStatus, error) { return r.survey(nil) }
+
+// survey is ruleStatus, and shows visit every flow on the way.
+func (r *reporter) survey(visit func(*flowtable.Flow)) ([]RuleStatus, error) {
+	sums, last, err := r.ledger.totals(visit)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +173,7 @@ func (r *reporter) status() (*Status, error) {
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
-			Path: r.config.Policy, Files: r.rules.Files, Rules: len(c.Rules) - int(firewall.RuleFirst),
+			Path: r.config.Policy, Files: r.rules.Files, Rules: r.rules.policyRules(),
 			Zones: slices.Clone(c.Zones[1:]), Tests: len(c.Tests),
 		},
 		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
@@ -197,7 +200,7 @@ func (r *reporter) status() (*Status, error) {
 	if s.Table, err = r.tableStatus(); err != nil {
 		return nil, err
 	}
-	sums, _, err := r.ledger.totals()
+	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err
 	}

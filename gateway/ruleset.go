@@ -14,6 +14,8 @@ import (
 // A Ruleset is the policy of a gateway, checked and ready to be published. It is immutable.
 type Ruleset struct {
 	Files    []string
+	SetFiles []string
+	Hash     string // of all files, as firewall.Policy has it
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
 	Warnings firewall.Errors
@@ -43,7 +45,12 @@ func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, 
 	if err != nil {
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	r := &Ruleset{Files: policy.Files, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings}
+	r := &Ruleset{Files: policy.Files, Hash: policy.Hash, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings}
+	for i := range policy.Sets {
+		if file := policy.Sets[i].File; file != "" {
+			r.SetFiles = append(r.SetFiles, file)
+		}
+	}
 	var ask func(string, netip.Addr) (string, bool)
 	if route != nil {
 		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }
@@ -124,6 +131,9 @@ var xdpModes = map[XDPMode]dataplane.Mode{
 var checksumSwitches = map[FixChecksums]dataplane.Switch{
 	FixChecksumsAuto: dataplane.SwitchAuto, FixChecksumsOn: dataplane.SwitchOn, FixChecksumsOff: dataplane.SwitchOff,
 }
+
+// policyRules is the number of rules without built-in ones.
+func (r *Ruleset) policyRules() int { return len(r.Compiled.Rules) - int(firewall.RuleFirst) }
 
 // zoneName names a zone id; ids that the policy does not have are numbers.
 func (r *Ruleset) zoneName(id uint8) string {

@@ -115,7 +115,12 @@ type running struct {
 	ageing   *ageing
 	server   *server
 	listener net.Listener // until the server has it
-	mtus     *mtuSetter
+	loads    policyLoads
+
+	telemetry       *server // nil without metrics
+	metricsListener net.Listener
+
+	mtus *mtuSetter
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -130,6 +135,9 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
+	if g.metricsListener, err = listenMetrics(&c.Metrics); err != nil {
+		return err
+	}
 	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
 		return err
 	}
@@ -143,6 +151,7 @@ func (g *running) start() error {
 	if err := g.plane.Publish(g.rules.generation(1)); err != nil {
 		return err
 	}
+	g.loads.count(nil)
 	if g.mtus, err = setMTUs(c.Ports); err != nil {
 		return err
 	}
@@ -167,13 +176,30 @@ func (g *running) start() error {
 	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	g.wg.Go(func() { g.events.run(ctx) })
-	g.server = newServer(&reporter{
+	r := &reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, events: g.events,
 		version: g.options.Version, started: time.Now(),
-	}, log)
+	}
+	g.server = newServer(r, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
+		}
+	})
+	return g.startTelemetry(r)
+}
+
+// startTelemetry serves metrics and health, if the configuration says where.
+func (g *running) startTelemetry(r *reporter) (err error) {
+	if g.metricsListener == nil {
+		return nil
+	}
+	if g.telemetry, err = newTelemetry(r, &g.loads, g.options.Log); err != nil {
+		return err
+	}
+	g.wg.Go(func() {
+		if err := g.telemetry.serve(g.metricsListener); err != nil {
+			g.options.Log.Error("metrics are no longer served", "error", err)
 		}
 	})
 	return nil
@@ -216,6 +242,11 @@ func (g *running) stop() error {
 	} else if g.listener != nil {
 		errs = append(errs, g.listener.Close())
 	}
+	if g.telemetry != nil {
+		errs = append(errs, g.telemetry.stop())
+	} else if g.metricsListener != nil {
+		errs = append(errs, g.metricsListener.Close())
+	}
 	if g.cancel != nil {
 		g.cancel()
 		g.wg.Wait()
@@ -253,7 +284,7 @@ func (g *running) announce() {
 	}
 	c := g.rules.Compiled
 	log.Info("softdpu runs", "version", g.options.Version, "policy", g.config.Policy,
-		"rules", len(c.Rules)-int(firewall.RuleFirst), "tests_passed", len(c.Tests),
+		"rules", g.rules.policyRules(), "tests_passed", len(c.Tests),
 		"flows_max", g.plane.Sizes().FlowsMax, "events", g.config.Events.File, "control", g.config.Control.Socket)
 }
 
