@@ -127,7 +127,7 @@ func (c *collector) readNow() (*reading, error) {
 	}
 	r.epoch, _ = g.plane.Epoch()
 	var err error
-	r.rules, err = g.survey(func(f *flowtable.Flow) {
+	r.rules, err = g.survey(func(f *flowtable.Sum) {
 		if int(f.State) < len(r.states) {
 			r.states[f.State]++
 		}

@@ -138,7 +138,7 @@ func (r *reporter) passes() ([]Pass, error) {
 func (r *reporter) ruleStatus() ([]RuleStatus, error) { return r.survey(nil) }
 
 // survey is ruleStatus, and shows visit every flow on the way.
-func (r *reporter) survey(visit func(*flowtable.Flow)) ([]RuleStatus, error) {
+func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
 	sums, last, err := r.ledger.totals(visit)
 	if err != nil {
 		return nil, err
