@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// findPromtool returns the path of promtool: where `make deps` puts it, or on PATH. Without it the test
+// findPromtool returns the path of promtool: where `make deps-test` puts it, or on PATH. Without it the test
 // goes on and says so; in CI, which must have it, the test fails.
 func findPromtool(t *testing.T) string {
 	t.Helper()
@@ -17,7 +17,7 @@ func findPromtool(t *testing.T) string {
 		}
 	}
 	if os.Getenv("CI") != "" {
-		t.Error("there is no promtool: `make deps` fetches it")
+		t.Error("there is no promtool: `make deps-test` fetches it")
 	}
 	return ""
 }

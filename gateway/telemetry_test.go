@@ -42,8 +42,16 @@ func (r *rig) ask(t *testing.T, path string) (code int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// scrape returns all values by their names with labels, as they stand in the text.
+// scrape returns all values by their names with labels, as they stand in the text, of now: a reading is
+// given out again for a while.
 func (r *rig) scrape(t *testing.T) (values map[string]float64, text string) {
+	t.Helper()
+	values, _ = r.scrapeOnce(t)
+	time.Sleep(time.Duration(goodFor*values["softdpu_reading_duration_seconds"]*float64(time.Second)) + time.Millisecond)
+	return r.scrapeOnce(t)
+}
+
+func (r *rig) scrapeOnce(t *testing.T) (values map[string]float64, text string) {
 	t.Helper()
 	code, text := r.ask(t, "/metrics")
 	if code != http.StatusOK {
@@ -64,7 +72,7 @@ func (r *rig) scrape(t *testing.T) (values map[string]float64, text string) {
 	return values, text
 }
 
-// wait asks /healthz until it answers with code, and returns what it says.
+// waitHealth asks /healthz until it answers with code, and returns what it says.
 func (r *rig) waitHealth(t *testing.T, code int) Health {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -209,7 +217,6 @@ func TestHealth(t *testing.T) {
 	if h.Status != "failing" || len(h.Problems) != 1 || h.Problems[0] != "port wan: device wan is down" {
 		t.Errorf("a port that is down: %+v", h)
 	}
-	time.Sleep(100 * time.Millisecond) // a reading is given out again for ten times what it took
 	values, _ := r.scrape(t)
 	if values["softdpu_healthy"] != 0 || values[`softdpu_port_up{port="wan"}`] != 0 || values[`softdpu_port_up{port="lan"}`] != 1 {
 		t.Errorf("a port that is down: healthy %v, ports up %v %v", values["softdpu_healthy"],
@@ -235,7 +242,6 @@ func TestHealth(t *testing.T) {
 		if err := os.WriteFile(policy, []byte(step.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond)
 		if values, _ := r.scrape(t); values["softdpu_policy_files_differ"] != step.want {
 			t.Errorf("files differ: %v, not %v with\n%s", values["softdpu_policy_files_differ"], step.want, step.text)
 		}
