@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -14,8 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scrapesAtOnce bounds the answers under way on the metrics address, where anybody may ask.
-const scrapesAtOnce = 4
+// Bounds of the answers under way on the metrics address, where anybody may ask: their number, and how
+// long each may take who reads slowly.
+const (
+	scrapesAtOnce = 4
+	scrapeTimeout = 30 * time.Second
+)
 
 // Health is what GET /healthz answers: with 200 while packets can pass, else with 503.
 type Health struct {
@@ -60,7 +65,9 @@ func newTelemetry(r *reporter, loads *policyLoads, log *slog.Logger) (*server, e
 			Hint:  "GET /metrics and /healthz do; the control API is on the control socket",
 		})
 	})
-	return serverOf(mux, log), nil
+	s := serverOf(mux, log)
+	s.http.ReadTimeout, s.http.WriteTimeout, s.http.IdleTimeout = scrapeTimeout, scrapeTimeout, 4*scrapeTimeout
+	return s, nil
 }
 
 func answerHealth(w http.ResponseWriter, problems []error) {

@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,6 +103,7 @@ func TestMetricsOfKnownExchange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer echo.Close()
+	earlier := r.deviceStats(t)
 	before, _ := r.scrape(t)
 	devices := r.deviceStats(t)
 
@@ -116,8 +119,9 @@ func TestMetricsOfKnownExchange(t *testing.T) {
 		}
 	}
 
+	least := since(r.deviceStats(t), devices)
 	after, text := r.scrape(t)
-	devices = since(r.deviceStats(t), devices)
+	most := since(r.deviceStats(t), earlier)
 	const packet, frame = 20 + 8 + payload, 14 + 20 + 8 + payload
 	for series, want := range map[string]float64{
 		`softdpu_rule_packets_total{mode="enforce",rule="echo",verdict="allow"}`:   2 * exchanges,
@@ -133,20 +137,27 @@ func TestMetricsOfKnownExchange(t *testing.T) {
 		`softdpu_pass_packets_total{cause="host"}`:                                 0,
 		`softdpu_flows{state="replied",tier="xdp"}`:                                exchanges,
 		`softdpu_flows{state="established",tier="xdp"}`:                            0,
-		`softdpu_table_flows`:                             exchanges,
-		`softdpu_table_half_open_flows`:                   0,
-		`softdpu_flows_created_total`:                     exchanges,
-		`softdpu_flows_refused_total`:                     0,
-		`softdpu_policy_loads_total{result="applied"}`:    0,
-		`softdpu_port_receive_packets_total{port="lan"}`:  float64(devices["c0"].TxPackets),
-		`softdpu_port_receive_bytes_total{port="lan"}`:    float64(devices["c0"].TxBytes),
-		`softdpu_port_transmit_packets_total{port="wan"}`: float64(devices["s0"].RxPackets),
-		`softdpu_port_transmit_bytes_total{port="wan"}`:   float64(devices["s0"].RxBytes),
+		`softdpu_table_flows`:                          exchanges,
+		`softdpu_table_half_open_flows`:                0,
+		`softdpu_flows_created_total`:                  exchanges,
+		`softdpu_flows_refused_total`:                  0,
+		`softdpu_policy_loads_total{result="applied"}`: 0,
 	} {
 		if _, there := after[series]; !there {
 			t.Errorf("%s is not served", series)
 		} else if got := after[series] - before[series]; got != want {
 			t.Errorf("%s: %v more, not %v", series, got, want)
+		}
+	}
+	// What the far ends' devices count, who may have said something of their own between two readings.
+	for series, count := range map[string]func(map[string]testenv.DeviceStats) uint64{
+		`softdpu_port_receive_packets_total{port="lan"}`:  func(d map[string]testenv.DeviceStats) uint64 { return d["c0"].TxPackets },
+		`softdpu_port_receive_bytes_total{port="lan"}`:    func(d map[string]testenv.DeviceStats) uint64 { return d["c0"].TxBytes },
+		`softdpu_port_transmit_packets_total{port="wan"}`: func(d map[string]testenv.DeviceStats) uint64 { return d["s0"].RxPackets },
+		`softdpu_port_transmit_bytes_total{port="wan"}`:   func(d map[string]testenv.DeviceStats) uint64 { return d["s0"].RxBytes },
+	} {
+		if got := uint64(after[series] - before[series]); got < count(least) || got > count(most) || got < exchanges {
+			t.Errorf("%s: %d more, not %d to %d", series, got, count(least), count(most))
 		}
 	}
 	for series, want := range map[string]float64{
@@ -185,6 +196,63 @@ func TestMetricsOfKnownExchange(t *testing.T) {
 	}
 	if code, body := r.ask(t, "/v1/status"); code != http.StatusNotFound || !strings.Contains(body, "/healthz") {
 		t.Errorf("the control API on the metrics address: %d %s", code, body)
+	}
+}
+
+// Counters never fall while flows come, are evicted and age, and scrapes stand in nobody's way.
+func TestMetricsUnderChurn(t *testing.T) {
+	config := labMetrics + "flows: {max: 64, timeouts: {udp: 1s, udp_new: 1s}}\n"
+	r := newRig(t, "client-server", testenv.Options{Prefix: "t-gw-churn"}, config, labPolicy)
+	echo, err := r.server.ServeEcho(t.Context(), netip.AddrPortFrom(server4, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	var answered atomic.Uint64
+	var wg sync.WaitGroup
+	ctx := limited(t, sized(3*time.Second, 30*time.Second))
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				if _, err := r.client.Exchange(short, echo.Addr(), []byte("who?")); err == nil {
+					answered.Add(1)
+				}
+				cancel()
+			}
+		})
+	}
+	last, scrapes := map[string]float64{}, 0
+	for ctx.Err() == nil {
+		values, _ := r.scrapeOnce(t)
+		for series, value := range values {
+			name, _, _ := strings.Cut(series, "{")
+			if strings.HasPrefix(name, "softdpu_") && strings.HasSuffix(name, "_total") && value < last[series] {
+				t.Errorf("%s fell from %v to %v", series, last[series], value)
+			}
+		}
+		last = values
+		scrapes++
+	}
+	wg.Wait()
+	values, _ := r.scrape(t)
+	counted := values[`softdpu_rule_packets_total{mode="enforce",rule="echo",verdict="allow"}`]
+	if n := answered.Load(); n < 100 || counted < 2*float64(n) {
+		t.Errorf("%d exchanges were answered, and their rule counted %v packets", n, counted)
+	}
+	if scrapes < 10 || values["softdpu_flows_refused_total"]+values["softdpu_flows_evicted_total"] == 0 {
+		t.Errorf("%d scrapes, %v flows refused, %v evicted", scrapes, values["softdpu_flows_refused_total"], values["softdpu_flows_evicted_total"])
+	}
+	held := func() float64 {
+		return values["softdpu_flows_created_total"] - values["softdpu_flows_evicted_total"] - values["softdpu_flows_aged_total"]
+	}
+	for range 3 { // one may have aged between two of the numbers
+		if held() != values["softdpu_table_flows"] {
+			values, _ = r.scrape(t)
+		}
+	}
+	if held() != values["softdpu_table_flows"] {
+		t.Errorf("created less evicted and aged is %v, and the table holds %v", held(), values["softdpu_table_flows"])
 	}
 }
 
