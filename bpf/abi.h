@@ -126,7 +126,7 @@ enum builtin_rule {
 	RULE_ND,
 	RULE_ICMP_ERRORS, /* counts errors as they are admitted; they count on their flow too */
 	RULE_REPLIES, /* credited with what the other end of a flow sent, beside the flow's own rule */
-	RULE_FIRST, /* first rule of the policy; the others follow in its order */
+	RULE_FIRST, /* first id of the policy's rules */
 };
 
 /* What the classifier sees: the opening packet of a flow. Host byte order. */

@@ -88,6 +88,18 @@ func (p *Plane) Rules(into []bpf.XDPRuleCounter) error {
 	return nil
 }
 
+// ForgetRule sets the counters of a rule back to nothing. No packet may count on it meanwhile.
+func (p *Plane) ForgetRule(id uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err == nil {
+		err = p.maps[bpf.XDPMapRules].Put(id, make([]bpf.XDPRuleCounter, cpus))
+	}
+	if err != nil {
+		return fmt.Errorf("clear counters of rule %d: %w", id, err)
+	}
+	return nil
+}
+
 func sumRule(cpus []bpf.XDPRuleCounter) (sum bpf.XDPRuleCounter) {
 	for _, c := range cpus {
 		sum.Packets += c.Packets

@@ -46,7 +46,7 @@ func (p *Plane) Publish(g Generation) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
 	if g.Rules >= int(p.sizes.Rules) {
-		return fmt.Errorf("publish policy %d: it has %d rules and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
+		return fmt.Errorf("publish policy %d: it has rule ids up to %d and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
 	}
 	next, err := p.loadGeneration(g)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 
@@ -60,6 +61,7 @@ type Port struct {
 	MAC    [6]byte
 	MTU    int // bytes of IP packet
 	Up     bool
+	Since  time.Time  // of Up; of Attach, if it has not changed
 	IP4    netip.Addr // source of what the gateway itself sends from here; zero = none
 	IP6    netip.Addr
 
@@ -87,6 +89,13 @@ func (p *Port) Inline() bool { return p.Peer != "" }
 
 func (p *Port) note(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
+}
+
+// setUp takes over whether frames can pass, and since when that is so.
+func (p *Port) setUp(up bool) {
+	if up != p.Up || p.Since.IsZero() {
+		p.Up, p.Since = up, time.Now()
+	}
 }
 
 // errorf prefixes an error with the port that it is about.

@@ -262,7 +262,7 @@ func (p *Plane) takeVLANDevice(port *Port, vid uint16, dev device) error {
 func (p *Plane) followPort(port *Port, l netlink.Link, gone bool) error {
 	was, old := *port, port.source()
 	if gone {
-		port.Up = false
+		port.setUp(false)
 		port.note("device %s is gone: restart once it is back", port.Device)
 	} else if len(l.Attrs().HardwareAddr) == len(port.MAC) {
 		device := port.Device // sysctls are restored by the name that Attach found

@@ -14,13 +14,14 @@ const (
 	fragmentGroups = 1024 // 4,096 datagrams
 	flowsLimit     = 1 << 27
 	rulesLimit     = 1 << 24 // 24 bits of a verdict
+	rulesLeast     = 1 << 14 // policies that follow may have more rules; 768 KiB a CPU
 )
 
 // Options say how large the tables are. They hold for the life of a Plane.
 type Options struct {
 	FlowsMax      int     // entries of both families together; 0 = 1,000,000
 	HalfOpenShare float64 // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
-	Rules         int     // rules of the first policy; the counters have room for twice as many
+	Rules         int     // rules of the first policy; the counters have room for twice as many, and 16,384 at least
 	EventRate     uint32  // events a second, per rule and CPU; 0 = 1000
 	HashSeed      uint64  // secret of the flow hash; 0 = random
 	Ethertypes    []uint16
@@ -67,7 +68,7 @@ func (o Options) Sizes() (Sizes, error) {
 		StripeBits:     uint32(min(stripeBitsMax, max(0, bits.Len32(groups)-1-4))),
 		OverflowMax:    uint32(min(1<<16, max(1024, o.FlowsMax/64))),
 		FragmentGroups: fragmentGroups,
-		Rules:          min(rulesLimit, max(4096, ceilPow2(uint64(o.Rules+1)*2))),
+		Rules:          min(rulesLimit, max(rulesLeast, ceilPow2(uint64(o.Rules+1)*2))),
 	}, nil
 }
 

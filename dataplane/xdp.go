@@ -107,14 +107,14 @@ func setXDP(index uint32, fd int, flags uint32) error {
 // xdpOwner says which program is attached to a device and by whom, and how to take it off.
 func (p *Plane) xdpOwner(a *netlink.LinkAttrs) (owner, remedy string) {
 	id := ebpf.ProgramID(a.Xdp.ProgId)
-	name := ""
+	name, tag := "", ""
 	if prog, err := ebpf.NewProgramFromID(id); err == nil {
 		if info, err := prog.Info(); err == nil {
-			name = " " + strconv.Quote(info.Name)
+			name, tag = " "+strconv.Quote(info.Name), ", tag "+info.Tag
 		}
 		prog.Close()
 	}
-	owner = fmt.Sprintf("an XDP program%s (id %d)", name, id)
+	owner = fmt.Sprintf("an XDP program%s (id %d%s)", name, id, tag)
 	remedy = fmt.Sprintf("`ip link set dev %s xdp off` takes it off", a.Name)
 	if a.Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
 		remedy = fmt.Sprintf("`ip link set dev %s xdpgeneric off` takes it off", a.Name)

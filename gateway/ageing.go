@@ -25,6 +25,7 @@ const (
 	endRevoked = "revoked" // the policy no longer allowed it
 	endEvicted = "evicted" // its place was needed
 	endStopped = "stopped" // the gateway stopped
+	endKilled  = "killed"  // somebody asked for it
 )
 
 // ageing frees flows that were idle for their time-out, off the packet path.
@@ -61,6 +62,7 @@ func (a *ageing) scan(now uint32) error {
 	defer l.mu.Unlock()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
+		l.aged++
 		a.end(f, now, endReason(f))
 	}
 	var graceErr error

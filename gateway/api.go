@@ -72,6 +72,7 @@ type Status struct {
 	Config  string       `json:"config"`
 	Program string       `json:"program"` // tag of the running XDP program
 	Policy  PolicyStatus `json:"policy"`
+	Differs []FileStatus `json:"differs"` // files that are not as they were loaded
 	Ports   []PortStatus `json:"ports"`
 	Table   TableStatus  `json:"table"`
 	Events  EventStatus  `json:"events"`
@@ -82,6 +83,8 @@ type Status struct {
 type PolicyStatus struct {
 	Path       string     `json:"path"`
 	Files      []string   `json:"files"`
+	Hash       string     `json:"hash"` // SHA-256 over all files, those of sets too
+	Loaded     time.Time  `json:"loaded"`
 	Epoch      uint32     `json:"epoch"`
 	Rules      int        `json:"rules"` // without built-in ones
 	Zones      []string   `json:"zones"`
@@ -104,10 +107,11 @@ type PortStatus struct {
 	MAC          string            `json:"mac"`
 	MTU          int               `json:"mtu"`
 	Up           bool              `json:"up"`
+	Since        time.Time         `json:"since"` // up or down
 	Notes        []string          `json:"notes"`
 }
 
-// TableStatus is the flow table. It holds what was created less what was evicted and aged.
+// TableStatus is the flow table. It holds what was created less what was evicted, aged and killed.
 type TableStatus struct {
 	Flows       int64  `json:"flows"`
 	FlowsMax    int64  `json:"flows_max"`
@@ -120,6 +124,7 @@ type TableStatus struct {
 	Overflowed  uint64 `json:"overflowed"`
 	Reopened    uint64 `json:"reopened"` // connections that were over and began anew in the place of their own flow
 	Aged        uint64 `json:"aged"`
+	Killed      uint64 `json:"killed"` // by somebody who asked for it
 }
 
 // EventStatus is the events file.
@@ -135,4 +140,6 @@ type apiError struct {
 	Error  string `json:"error"`
 	Column int    `json:"column,omitempty"` // of a filter
 	Hint   string `json:"hint,omitempty"`
+	// Errors are those of configuration and policy, one by one.
+	Errors []Mistake `json:"errors,omitempty"`
 }

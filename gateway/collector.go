@@ -48,7 +48,6 @@ const goodFor = 10
 type collector struct {
 	reporter *reporter
 	loads    *policyLoads
-	files    policyFiles
 	metrics  []metric
 	descs    []*prometheus.Desc
 
@@ -117,11 +116,11 @@ func (c *collector) read() (*reading, error) {
 
 func (c *collector) readNow() (*reading, error) {
 	g := c.reporter
-	rules := g.rules
+	rules := g.rules.Load()
 	r := &reading{
 		version: g.version, kernel: kernelRelease(), started: g.started, problems: g.plane.Problems(),
-		hash: rules.Hash, policyRules: rules.policyRules(), nextExpiry: rules.Compiled.NextExpiry,
-		filesDiffer:  c.files.changed(g.config.Policy, rules),
+		hash: rules.hash(), policyRules: len(rules.Compiled.Order), nextExpiry: rules.Compiled.NextExpiry,
+		filesDiffer:  len(changedFiles(rules)) > 0,
 		loadsApplied: c.loads.applied.Load(), loadsRefused: c.loads.refused.Load(),
 		lastLoadRefused: c.loads.lastRefused.Load(), loadedAt: c.loads.appliedAt.Load(),
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +15,10 @@ import (
 // Config is what the operator wrote about this machine, with defaults filled in.
 type Config struct {
 	File       string
-	Ports      []Port      // in name order
-	Inline     [][2]string // pairs of port names that are joined as a bump in the wire
-	Policy     string      // file or directory
+	Sum        [sha256.Size]byte // SHA-256 of the file as LoadConfig has read it
+	Ports      []Port            // in name order
+	Inline     [][2]string       // pairs of port names that are joined as a bump in the wire
+	Policy     string            // file or directory
 	PolicyPos  firewall.Pos
 	Management firewall.Management
 	OnStop     OnStop
@@ -109,7 +111,11 @@ func LoadConfig(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	return ParseConfig(path, text)
+	c, err := ParseConfig(path, text)
+	if err == nil {
+		c.Sum = sha256.Sum256(text)
+	}
+	return c, err
 }
 
 // ParseConfig reads a configuration from memory; name is what errors call it and paths are relative to.

@@ -267,6 +267,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Drop and pass", []any{Drop{}, Pass{}}},
 		{"### Rule", []any{RuleStatus{}}},
 		{"### Status", []any{Status{}}},
+		{"### Reload", []any{Reloaded{}}},
 		{"## Events", []any{eveEvent{}}},
 	} {
 		var want []string
@@ -280,11 +281,17 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		sameNames(t, "field below "+row.heading, firstCells(tableRows(section(t, page, row.heading), "field")), want)
 	}
 	status := code(section(t, page, "### Status"))
-	for _, v := range []any{PolicyStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
+	for _, v := range []any{PolicyStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
 		for _, name := range jsonFields(reflect.TypeOf(v), false) {
 			if !slices.Contains(status, name) {
 				t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)
 			}
+		}
+	}
+	reload := code(section(t, page, "### Reload"))
+	for _, name := range jsonFields(reflect.TypeOf(Mistake{}), false) {
+		if !slices.Contains(reload, name) {
+			t.Errorf("docs/GATEWAY.md does not speak of the field %q of mistakes", name)
 		}
 	}
 	api := code(section(t, page, "## Control API"))
@@ -294,7 +301,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		}
 	}
 	events := section(t, page, "## Events")
-	for _, reason := range []string{endAged, endClosed, endRevoked, endEvicted, endStopped, eveFlowType, eveDropType, eveAuditType} {
+	for _, reason := range []string{endAged, endClosed, endRevoked, endEvicted, endStopped, endKilled, eveFlowType, eveDropType, eveAuditType} {
 		if !slices.Contains(code(events), reason) {
 			t.Errorf("docs/GATEWAY.md does not speak of %q in events", reason)
 		}

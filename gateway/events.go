@@ -24,7 +24,7 @@ const (
 // An eventLog appends events to a file. Nothing on the packet path waits for it: XDP hands events over
 // through a ring and counts those that find no place; what cannot be written here is counted too.
 type eventLog struct {
-	rules *Ruleset
+	rules *inForce
 	rate  int // flow ends a second and rule
 	log   *slog.Logger
 
@@ -47,7 +47,7 @@ type eventWindow struct {
 }
 
 // openEvents opens the file to append to, and makes its directory.
-func openEvents(c *Events, r *Ruleset, log *slog.Logger) (*eventLog, error) {
+func openEvents(c *Events, r *inForce, log *slog.Logger) (*eventLog, error) {
 	if err := os.MkdirAll(filepath.Dir(c.File), 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory of events.file: %w", err)
 	}
@@ -63,7 +63,7 @@ func openEvents(c *Events, r *Ruleset, log *slog.Logger) (*eventLog, error) {
 
 // packet writes an event of XDP.
 func (e *eventLog) packet(event *bpf.XDPEvent) {
-	e.write(e.rules.packetEvent(event, newEveClock()))
+	e.write(e.rules.Names().packetEvent(event, newEveClock()))
 }
 
 // flowEnd writes the end of a flow, unless its rule has had its share of this second. It reports
@@ -83,7 +83,7 @@ func (e *eventLog) flowEnd(f *flowtable.Flow, now uint32, reason string) bool {
 	due := w.events <= e.rate
 	e.mu.Unlock()
 	if due {
-		e.write(e.rules.endEvent(f, now, reason, clock))
+		e.write(e.rules.Names().endEvent(f, now, reason, clock))
 	}
 	return due
 }

@@ -27,7 +27,7 @@ func testRuleset() *Ruleset {
 func openTestEvents(t *testing.T, rate int) (*eventLog, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "log", "eve.json")
-	e, err := openEvents(&Events{File: file, Rate: rate}, testRuleset(), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	e, err := openEvents(&Events{File: file, Rate: rate}, newInForce(testRuleset()), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

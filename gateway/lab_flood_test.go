@@ -52,7 +52,7 @@ func openIn(t *testing.T, prefix, flows string) *opened {
 		if err != nil {
 			return err
 		}
-		o.running = &running{config: c, options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}, rules: rules}
+		o.running = &running{config: c, options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}, rules: newInForce(rules)}
 		return o.start()
 	})
 	t.Cleanup(func() {

@@ -32,8 +32,9 @@ type ledger struct {
 	table *flowtable.Table
 
 	mu    sync.Mutex
-	ended []ruleCount // by rule id, of flows that ageing freed
-	aged  uint64      // their number
+	ended []ruleCount // by rule id, of flows that the daemon freed
+	// How many those are, by why.
+	aged, killed uint64
 }
 
 type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
@@ -60,7 +61,6 @@ func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 
 // credit takes the counts of a flow that was freed. l.mu is held.
 func (l *ledger) credit(f *flowtable.Flow) {
-	l.aged++
 	if int(f.Rule) < len(l.ended) {
 		c := &l.ended[f.Rule]
 		c.add(f.Packets, f.Bytes)

@@ -49,7 +49,7 @@ func metrics() []metric {
 			func(r *reading, emit emit) { emit(1, r.hash) }},
 		{"softdpu_policy_rules", "Rules of the running policy, without built-in ones.", gauge, nil,
 			func(r *reading, emit emit) { emit(float64(r.policyRules)) }},
-		{"softdpu_policy_files_differ", "1 if the policy's files are no longer those that run, or no longer readable.", gauge, nil,
+		{"softdpu_policy_files_differ", "1 if files of configuration, policy or sets are no longer those that run.", gauge, nil,
 			func(r *reading, emit emit) { emit(truth(r.filesDiffer)) }},
 		{"softdpu_policy_loads_total", "Policies put in force, the first at the start, and policies refused.", counter, []string{"result"},
 			func(r *reading, emit emit) {

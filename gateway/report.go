@@ -27,9 +27,10 @@ const (
 // plane is open.
 type reporter struct {
 	config  *Config
-	rules   *Ruleset
+	rules   *inForce
 	plane   *dataplane.Plane
 	ledger  *ledger
+	ageing  *ageing
 	events  *eventLog
 	version string
 	started time.Time
@@ -133,8 +134,7 @@ func (r *reporter) passes() ([]Pass, error) {
 	return passes, nil
 }
 
-// ruleStatus returns all rules in the order of their ids: what no rule matched, the built-in ones, the
-// policy's.
+// ruleStatus returns all rules: what no rule matched, the built-in ones, the policy's in its order.
 func (r *reporter) ruleStatus() ([]RuleStatus, error) { return r.survey(nil) }
 
 // survey is ruleStatus, and shows visit every flow on the way.
@@ -144,9 +144,13 @@ func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
 		return nil, err
 	}
 	clock := newEveClock()
-	rules := make([]RuleStatus, len(sums))
-	for i, info := range r.rules.Compiled.Rules {
-		s := sums[i]
+	c := r.rules.Load().Compiled
+	rules := make([]RuleStatus, 0, int(firewall.RuleFirst)+len(c.Order))
+	add := func(id uint32) {
+		info, s := &c.Rules[id], ruleCount{}
+		if int(id) < len(sums) {
+			s = sums[id]
+		}
 		out := RuleStatus{
 			Name: info.Name, Action: info.Action.String(), Mode: "enforce", File: info.File, Line: info.Line,
 			Packets: s.packets, Bytes: s.bytes, Flows: s.flows, Judged: s.judged, Unlogged: s.unlogged,
@@ -156,27 +160,35 @@ func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
 		if info.Audit {
 			out.Mode = "audit"
 		}
-		if uint32(i) == firewall.RuleNone {
+		if id == firewall.RuleNone {
 			out.Action, out.Description = firewall.Deny.String(), "what no rule matched"
 		}
-		if last[i] != 0 {
-			at := clock.at(last[i]).Round(time.Millisecond)
+		if int(id) < len(last) && last[id] != 0 {
+			at := clock.at(last[id]).Round(time.Millisecond)
 			out.LastHit = &at
 		}
-		rules[i] = out
+		rules = append(rules, out)
+	}
+	for id := range firewall.RuleFirst {
+		add(id)
+	}
+	for _, id := range c.Order {
+		add(id)
 	}
 	return rules, nil
 }
 
 func (r *reporter) status() (*Status, error) {
-	c := r.rules.Compiled
+	rules := r.rules.Load()
+	c := rules.Compiled
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
-			Path: r.config.Policy, Files: r.rules.Files, Rules: r.rules.policyRules(),
-			Zones: slices.Clone(c.Zones[1:]), Tests: len(c.Tests),
+			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
+			Zones: slices.DeleteFunc(slices.Clone(c.Zones), func(name string) bool { return name == "" }), Tests: len(c.Tests),
 		},
-		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
+		Differs: changedFiles(rules),
+		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
 	if !c.NextExpiry.IsZero() {
@@ -217,7 +229,7 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
 		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
-		MTU: p.MTU, Up: p.Up, Notes: append([]string{}, p.Notes...),
+		MTU: p.MTU, Up: p.Up, Since: p.Since, Notes: append([]string{}, p.Notes...),
 	}
 	for id, zone := range p.VLANs {
 		if out.VLANs == nil {
@@ -235,13 +247,13 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 		return TableStatus{}, err
 	}
 	r.ledger.mu.Lock()
-	aged := r.ledger.aged
+	aged, killed := r.ledger.aged, r.ledger.killed
 	r.ledger.mu.Unlock()
 	return TableStatus{
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
-		Reopened: c.Reopened, Aged: aged,
+		Reopened: c.Reopened, Aged: aged, Killed: killed,
 	}, nil
 }
 

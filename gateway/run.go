@@ -25,6 +25,10 @@ type Options struct {
 	Version string       // that status shows
 	// Ready, if not nil, is called once: packets are judged, and the control socket answers.
 	Ready func()
+	// Reload, if not nil, asks with each value to read configuration and policy again.
+	Reload <-chan os.Signal
+
+	now func() time.Time // nil: the wall clock
 }
 
 // retryInterval is how long a part that failed rests before it is started again.
@@ -63,7 +67,11 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rules, err := PrepareRuleset(c, time.Now(), routes.zone)
+	now := time.Now
+	if o.now != nil {
+		now = o.now
+	}
+	rules, err := PrepareRuleset(c, now(), routes.zone)
 	routes.close()
 	if err != nil {
 		return refused("policy", err)
@@ -71,7 +79,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: rules}
+	g := &running{config: c, options: o, rules: newInForce(rules)}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -80,7 +88,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	<-ctx.Done()
+	g.attend(ctx)
 	o.Log.Info("stopping", "ports", "given back")
 	return nil
 }
@@ -108,9 +116,10 @@ func warn(log *slog.Logger, warnings firewall.Errors) {
 type running struct {
 	config  *Config
 	options Options
-	rules   *Ruleset
+	rules   *inForce
 
 	plane    *dataplane.Plane
+	ledger   *ledger
 	events   *eventLog
 	ageing   *ageing
 	server   *server
@@ -122,6 +131,9 @@ type running struct {
 
 	mtus *mtuSetter
 
+	reloads chan chan<- reloadAnswer // to attend
+	ending  chan struct{}            // closed: attend has returned
+
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
 }
@@ -130,6 +142,8 @@ type running struct {
 // programs and policy; ports; then what follows the kernel and people.
 func (g *running) start() error {
 	c, log := g.config, g.options.Log
+	rules := g.rules.Load()
+	g.reloads, g.ending = make(chan chan<- reloadAnswer), make(chan struct{})
 	listener, err := listenControl(&c.Control, log)
 	if err != nil {
 		return err
@@ -143,25 +157,26 @@ func (g *running) start() error {
 	}
 	g.plane, err = dataplane.Open(dataplane.Options{
 		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
-		Rules: len(g.rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), Ethertypes: c.Ethertypes,
+		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), Ethertypes: c.Ethertypes,
 	})
 	if err != nil {
 		return err
 	}
-	if err := g.plane.Publish(g.rules.generation(1)); err != nil {
+	if err := g.plane.Publish(rules.generation(1)); err != nil {
 		return err
 	}
 	g.loads.count(nil)
 	if g.mtus, err = setMTUs(c.Ports); err != nil {
 		return err
 	}
-	if err := g.plane.Attach(g.rules.portConfigs(c)); err != nil {
+	if err := g.plane.Attach(rules.portConfigs(c)); err != nil {
 		return err
 	}
-	ledger, err := newLedger(g.plane, len(g.rules.Compiled.Rules))
+	ledger, err := newLedger(g.plane, len(rules.Compiled.Rules))
 	if err != nil {
 		return err
 	}
+	g.ledger = ledger
 	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log}
 	routes, err := g.plane.WatchRoutes()
 	if err != nil {
@@ -177,10 +192,10 @@ func (g *running) start() error {
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	g.wg.Go(func() { g.events.run(ctx) })
 	r := &reporter{
-		config: c, rules: g.rules, plane: g.plane, ledger: ledger, events: g.events,
+		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
 	}
-	g.server = newServer(r, log)
+	g.server = newServer(r, g.askReload, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
@@ -282,9 +297,9 @@ func (g *running) announce() {
 	for _, note := range g.plane.Notes() {
 		log.Warn(note)
 	}
-	c := g.rules.Compiled
+	c := g.rules.Load().Compiled
 	log.Info("softdpu runs", "version", g.options.Version, "policy", g.config.Policy,
-		"rules", g.rules.policyRules(), "tests_passed", len(c.Tests),
+		"rules", len(c.Order), "tests_passed", len(c.Tests),
 		"flows_max", g.plane.Sizes().FlowsMax, "events", g.config.Events.File, "control", g.config.Control.Socket)
 }
 
@@ -294,7 +309,7 @@ func (g *running) portZones(p *dataplane.Port) string {
 	if p.Zone != 0 {
 		zones = append(zones, g.rules.zoneName(p.Zone))
 	}
-	for _, z := range g.rules.Compiled.Ports {
+	for _, z := range g.rules.Load().Compiled.Ports {
 		if z.Port == p.Name && z.VLAN != 0 {
 			zones = append(zones, fmt.Sprintf("%s (VLAN %d)", g.rules.zoneName(z.Zone), z.VLAN))
 		}

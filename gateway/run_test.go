@@ -99,13 +99,20 @@ func (b *lockedBuffer) String() string {
 // twice.
 func runIn(t *testing.T, l *testenv.Lab, c *Config) *testGateway {
 	t.Helper()
+	return runWith(t, l, c, Options{})
+}
+
+// runWith is runIn with options, but for Log, Version and Ready.
+func runWith(t *testing.T, l *testenv.Lab, c *Config, o Options) *testGateway {
+	t.Helper()
 	gw := l.Must(t, testenv.Gateway)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &lockedBuffer{}
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- gw.Do(func() error {
-			return Run(ctx, c, Options{Log: slog.New(slog.NewTextHandler(log, nil)), Version: "test", Ready: func() { close(ready) }})
+			o.Log, o.Version, o.Ready = slog.New(slog.NewTextHandler(log, nil)), "test", func() { close(ready) }
+			return Run(ctx, c, o)
 		})
 	}()
 	var once sync.Once

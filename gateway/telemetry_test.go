@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -314,6 +313,28 @@ func TestHealth(t *testing.T) {
 			t.Errorf("files differ: %v, not %v with\n%s", values["softdpu_policy_files_differ"], step.want, step.text)
 		}
 	}
+
+	// What becomes of reloads.
+	for _, step := range []struct {
+		text                             string
+		applied, refused, success, epoch float64
+	}{{"broken: [", 1, 1, 0, 1}, {labPolicy, 2, 1, 1, 2}} {
+		if err := os.WriteFile(policy, []byte(step.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reload(t.Context()); (err == nil) != (step.success == 1) {
+			t.Errorf("reload: %v", err)
+		}
+		values, _ := r.scrape(t)
+		for series, want := range map[string]float64{
+			`softdpu_policy_loads_total{result="applied"}`: step.applied, `softdpu_policy_loads_total{result="refused"}`: step.refused,
+			"softdpu_policy_last_load_successful": step.success, "softdpu_policy_epoch": step.epoch,
+		} {
+			if values[series] != want {
+				t.Errorf("%s is %v, not %v", series, values[series], want)
+			}
+		}
+	}
 }
 
 func TestMetricsAddressInUse(t *testing.T) {
@@ -328,53 +349,6 @@ func TestMetricsAddressInUse(t *testing.T) {
 	}
 	if l, err := listenMetrics(&Metrics{}); l != nil || err != nil {
 		t.Errorf("no address: %v, %v", l, err)
-	}
-}
-
-// The policy's hash follows what was read: every file, those of sets too.
-func TestPolicyFilesChanged(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	policy := filepath.Join(dir, "policy.d")
-	if err := os.Mkdir(policy, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write("policy.d/a.yaml", "apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [lan]}, wan: {ports: [wan]}}\n"+
-		"sets: {bad: {type: prefix, file: bad.txt}}\nrules: [{name: none-of-them, from: any, to: {set: bad}, action: deny}]\n")
-	write("policy.d/bad.txt", "192.0.2.0/24\n")
-	c, err := ParseConfig(filepath.Join(dir, "softdpu.yaml"), []byte(strings.Replace(labRouted, "policy.yaml", "policy.d", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rules, err := PrepareRuleset(c, time.Now(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var files policyFiles
-	for i, step := range []struct {
-		name, text string
-		want       bool
-	}{
-		{"softdpu.yaml", "", false},
-		{"policy.d/bad.txt", "192.0.2.0/24\n198.51.100.0/24\n", true},
-		{"policy.d/bad.txt", "192.0.2.0/24\n", false},
-		{"policy.d/b.yaml", "apiVersion: softdpu/v1\nkind: Policy\n", true},
-	} {
-		write(step.name, step.text)
-		if got := files.changed(c.Policy, rules); got != step.want {
-			t.Errorf("step %d, %s: changed %t", i, step.name, got)
-		}
-	}
-	if err := os.Remove(filepath.Join(policy, "b.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	if files.changed(c.Policy, rules) {
-		t.Error("the added file is gone, and the policy still another one")
 	}
 }
 

@@ -2,8 +2,11 @@ package main
 
 import (
 	"log/slog"
+	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/gateway"
 )
@@ -20,7 +23,9 @@ func newRunCommand(env *Env) *cobra.Command {
 Configuration, policy and the policy's own tests are checked before anything is touched. Then the
 policy is put in force, and the ports are taken: the egress guard and XDP first, the kernel's
 forwarding last. What was chosen, and why not better, is said once, on the error output. At the end
-everything is as it was before.`,
+everything is as it was before.
+
+SIGHUP puts configuration and policy in force as they are written then, as 'softdpu policy apply' does.`,
 		Example: `  sudo softdpu run
   sudo softdpu run -c softdpu.yaml
   sudo softdpu lab exec gw -- softdpu run -c softdpu.yaml`,
@@ -28,7 +33,11 @@ everything is as it was before.`,
 	}
 	file := cmd.Flags().StringP("config", "c", defaultConfig, "the gateway's configuration")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		reload := make(chan os.Signal, 1)
+		signal.Notify(reload, unix.SIGHUP)
+		defer signal.Stop(reload)
 		return gateway.RunFile(cmd.Context(), *file, gateway.Options{
+			Reload:  reload,
 			Log:     slog.New(slog.NewTextHandler(env.Stderr, nil)),
 			Version: version().Version,
 		})
