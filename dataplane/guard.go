@@ -50,6 +50,7 @@ func (p *Plane) linkTCX(port *Port) error {
 		if err != nil {
 			return err
 		}
+		port.guards = append(port.guards, l)
 		p.undo = append(p.undo, l.Close)
 	}
 	return nil

@@ -24,6 +24,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -51,6 +52,7 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
 	mu     sync.Mutex // what follows
 	ports  []*Port

@@ -75,6 +75,7 @@ type Port struct {
 	fixChecksum bool
 	vlanDevices map[uint16]device // routed: VLAN devices of the kernel on top of the device
 	xdp         link.Link
+	guards      []link.Link // tcx: egress guard and ingress mark
 }
 
 // device is a network device as netlink names it.
@@ -105,7 +106,7 @@ func (p *Port) errorf(format string, args ...any) error {
 func (p *Port) clone() Port {
 	c := *p
 	c.Notes = slices.Clone(p.Notes)
-	c.peer, c.xdp, c.vlanDevices = nil, nil, nil
+	c.peer, c.xdp, c.guards, c.vlanDevices = nil, nil, nil, nil
 	return c
 }
 

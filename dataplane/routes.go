@@ -44,7 +44,14 @@ func (p *Plane) WatchRoutes() (*Routes, error) {
 		r.socket.Close()
 		return nil, fmt.Errorf("watch routes: %w", err)
 	}
+	p.watchedNow()
 	return r, nil
+}
+
+// watchedNow says that the watcher lives.
+func (p *Plane) watchedNow() {
+	now := time.Now()
+	p.watched.Store(&now)
 }
 
 func (r *Routes) open() error {
@@ -85,6 +92,7 @@ func (r *Routes) Run(ctx context.Context) (err error) {
 	defer stop()
 	next := time.Now().Add(interval)
 	for {
+		r.plane.watchedNow()
 		if err := r.socket.SetReadDeadline(next); err != nil {
 			return fmt.Errorf("watch routes: %w", err)
 		}

@@ -73,9 +73,9 @@ type Flows struct {
 	Timeouts      Timeouts
 }
 
-// Metrics says where the exporter listens.
+// Metrics says where /metrics and /healthz are served.
 type Metrics struct {
-	Listen string // host:port, "" for none
+	Listen string // host:port, "" for nowhere
 }
 
 // Control is the socket that the other verbs speak to.
@@ -127,6 +127,7 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		File:    name,
 		OnStop:  OnStopBlock,
 		Flows:   Flows{Max: 262_144, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()},
+		Metrics: Metrics{Listen: "127.0.0.1:9469"},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
 		Events:  defaultEvents(),
 	}
@@ -193,11 +194,7 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 		r.flows(&c.Flows, v)
 	}
 	if v := f["metrics"]; v != nil {
-		m := r.Fields(v, "metrics", configKeys["metrics"])
-		if l := m["listen"]; l != nil {
-			c.Metrics.Listen = r.listen(l)
-			r.warn(l.Pos.Errorf("metrics are not served by this version yet").WithHint("the address is checked and otherwise not used"))
-		}
+		r.metrics(c, v)
 	}
 	if v := f["control"]; v != nil {
 		m := r.Fields(v, "control", configKeys["control"])

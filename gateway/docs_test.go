@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/firewall"
 )
@@ -186,9 +188,9 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		}
 	}
 	walk(docs[0])
-	for kind, list := range configKeys {
+	for _, list := range configKeys {
 		for _, key := range list {
-			if !written[key] && kind != "metrics" && key != "metrics" { // which are warned of
+			if !written[key] {
 				t.Errorf("the block with every key lacks %q", key)
 			}
 		}
@@ -318,6 +320,36 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		}
 		if e.SrcPort != nil && e.CommunityID != communityID(protoTCP, e.SrcIP, e.DestIP, *e.SrcPort, *e.DestPort) {
 			t.Errorf("example of an event: wrong community_id: %s", line)
+		}
+	}
+}
+
+// The page's table of metrics is what is served, in its order; health's fields stand beside it.
+func TestGatewayPageNamesMetrics(t *testing.T) {
+	page := section(t, gatewayPage(t), "## Telemetry")
+	rows := tableRows(page, "metric")
+	var names []string
+	for _, m := range metrics() {
+		names = append(names, m.name)
+	}
+	sameNames(t, "metric", firstCells(rows), names)
+	if len(rows) != len(names) {
+		t.Fatalf("%d rows for %d metrics", len(rows), len(names))
+	}
+	for i, m := range metrics() {
+		kind := map[prometheus.ValueType]string{prometheus.CounterValue: "counter", prometheus.GaugeValue: "gauge"}[m.kind]
+		if row := rows[i]; len(row) != 4 || code(row[0])[0] != m.name || row[1] != kind || !slices.Equal(code(row[2]), m.labels) || row[3] == "" {
+			t.Errorf("row %q is not the %s %s with labels %v", row, kind, m.name, m.labels)
+		}
+	}
+	for _, name := range jsonFields(reflect.TypeOf(Health{}), false) {
+		if !slices.Contains(code(page), name) {
+			t.Errorf("docs/GATEWAY.md does not speak of the field %q of health", name)
+		}
+	}
+	for _, name := range metricName.FindAllString(page, -1) {
+		if !slices.Contains(names, name) && name != "softdpu_port_" {
+			t.Errorf("docs/GATEWAY.md speaks of the metric %q, which there is not", name)
 		}
 	}
 }

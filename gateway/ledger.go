@@ -39,15 +39,16 @@ type ledger struct {
 
 type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
 
-func (c *ruleCount) add(f *flowtable.Flow) {
-	c.packets += f.Packets[0] + f.Packets[1]
-	c.bytes += f.Bytes[0] + f.Bytes[1]
+// add takes what a flow counted, opener's direction first.
+func (c *ruleCount) add(packets, bytes [2]uint64) {
+	c.packets += packets[0] + packets[1]
+	c.bytes += bytes[0] + bytes[1]
 }
 
 // addReplies adds what the other end sent, which counts twice: on the flow's rule and on the built-in one.
-func (c *ruleCount) addReplies(f *flowtable.Flow) {
-	c.packets += f.Packets[1]
-	c.bytes += f.Bytes[1]
+func (c *ruleCount) addReplies(packets, bytes [2]uint64) {
+	c.packets += packets[1]
+	c.bytes += bytes[1]
 }
 
 func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
@@ -62,9 +63,9 @@ func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 func (l *ledger) credit(f *flowtable.Flow) {
 	if int(f.Rule) < len(l.ended) {
 		c := &l.ended[f.Rule]
-		c.add(f)
+		c.add(f.Packets, f.Bytes)
 	}
-	l.ended[firewall.RuleReplies].addReplies(f)
+	l.ended[firewall.RuleReplies].addReplies(f.Packets, f.Bytes)
 }
 
 // left counts a flow end that the event limit left out. l.mu is held.
@@ -75,7 +76,8 @@ func (l *ledger) left(rule uint32) {
 }
 
 // totals returns what every rule counted so far, and the tick at which each decided last (0: never).
-func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
+// On the way it shows visit, if that is not nil, every flow.
+func (l *ledger) totals(visit func(*flowtable.Sum)) (sums []ruleCount, last []uint32, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kernel := make([]bpf.XDPRuleCounter, len(l.ended))
@@ -91,14 +93,16 @@ func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
 		}
 		last[i] = k.Last
 	}
-	err = l.each(func(f *flowtable.Flow) bool {
+	err = l.sums(func(f *flowtable.Sum) {
 		if int(f.Rule) < len(sums) {
 			s := &sums[f.Rule]
-			s.add(f)
+			s.add(f.Packets, f.Bytes)
 			s.flows++
 		}
-		sums[firewall.RuleReplies].addReplies(f)
-		return true
+		sums[firewall.RuleReplies].addReplies(f.Packets, f.Bytes)
+		if visit != nil {
+			visit(f)
+		}
 	})
 	// A flow that XDP moves to another rule meanwhile may have been debited and not yet counted.
 	for i := range sums {
@@ -131,6 +135,21 @@ func (l *ledger) each(fn func(*flowtable.Flow) bool) error {
 		}
 	}
 	return nil
+}
+
+// sums calls fn with what is added up of every flow, as each does, for less.
+func (l *ledger) sums(fn func(*flowtable.Sum)) error {
+	l.table.Sums(fn)
+	flows4, flows6, err := l.plane.Overflow()
+	if err != nil {
+		return err
+	}
+	overflowed, err := overflowFlows(flows4, flows6)
+	for i := range overflowed {
+		f := &overflowed[i]
+		fn(&flowtable.Sum{State: f.State, Revoked: f.Revoked, Rule: f.Rule, Packets: f.Packets, Bytes: f.Bytes})
+	}
+	return err
 }
 
 // overflowFlows reads flows that stand beside the groups as the table reads those in them: they are

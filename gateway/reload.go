@@ -105,6 +105,7 @@ func (g *running) reload(by string) (*Reloaded, error) {
 	if err == nil {
 		err = g.putInForce(rules, "reload")
 	}
+	g.loads.count(err)
 	if err != nil {
 		epoch, _ := g.plane.Epoch()
 		log.Error("reload refused", "epoch", epoch, "error", refused("what was read", err))
@@ -160,6 +161,7 @@ func (g *running) expire() error {
 	if err := g.putInForce(rules, "expiry"); err != nil {
 		return err
 	}
+	g.loads.count(nil)
 	epoch, _ := g.plane.Epoch()
 	g.options.Log.Info("rules have expired", "epoch", epoch)
 	return nil

@@ -149,8 +149,11 @@ func (r *reporter) passes() ([]Pass, error) {
 }
 
 // ruleStatus returns all rules: what no rule matched, the built-in ones, the policy's in its order.
-func (r *reporter) ruleStatus() ([]RuleStatus, error) {
-	sums, last, err := r.ledger.totals()
+func (r *reporter) ruleStatus() ([]RuleStatus, error) { return r.survey(nil) }
+
+// survey is ruleStatus, and shows visit every flow on the way.
+func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
+	sums, last, err := r.ledger.totals(visit)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +226,7 @@ func (r *reporter) status() (*Status, error) {
 	if s.Table, err = r.tableStatus(); err != nil {
 		return nil, err
 	}
-	sums, _, err := r.ledger.totals()
+	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,12 @@ type running struct {
 	ageing   *ageing
 	server   *server
 	listener net.Listener // until the server has it
-	mtus     *mtuSetter
+	loads    policyLoads
+
+	telemetry       *server // nil without metrics
+	metricsListener net.Listener
+
+	mtus *mtuSetter
 
 	reloads chan chan<- reloadAnswer // to attend
 	ending  chan struct{}            // closed: attend has returned
@@ -144,6 +149,9 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
+	if g.metricsListener, err = listenMetrics(&c.Metrics); err != nil {
+		return err
+	}
 	if g.events, err = openEvents(&c.Events, g.rules, c.PortNames(), log); err != nil {
 		return err
 	}
@@ -157,6 +165,7 @@ func (g *running) start() error {
 	if err := g.plane.Publish(rules.generation(1)); err != nil {
 		return err
 	}
+	g.loads.count(nil)
 	if g.mtus, err = setMTUs(c.Ports); err != nil {
 		return err
 	}
@@ -184,13 +193,30 @@ func (g *running) start() error {
 		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
 	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
-	g.server = newServer(&reporter{
+	r := &reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
-	}, g.askReload, log)
+	}
+	g.server = newServer(r, g.askReload, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
+		}
+	})
+	return g.startTelemetry(r)
+}
+
+// startTelemetry serves metrics and health, if the configuration says where.
+func (g *running) startTelemetry(r *reporter) (err error) {
+	if g.metricsListener == nil {
+		return nil
+	}
+	if g.telemetry, err = newTelemetry(r, &g.loads, g.options.Log); err != nil {
+		return err
+	}
+	g.wg.Go(func() {
+		if err := g.telemetry.serve(g.metricsListener); err != nil {
+			g.options.Log.Error("metrics are no longer served", "error", err)
 		}
 	})
 	return nil
@@ -232,6 +258,11 @@ func (g *running) stop() error {
 		errs = append(errs, g.server.stop())
 	} else if g.listener != nil {
 		errs = append(errs, g.listener.Close())
+	}
+	if g.telemetry != nil {
+		errs = append(errs, g.telemetry.stop())
+	} else if g.metricsListener != nil {
+		errs = append(errs, g.metricsListener.Close())
 	}
 	if g.cancel != nil {
 		g.cancel()

@@ -59,6 +59,19 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload and /v1/flows/kill",
 		})
 	})
+	s.guard(mux, log)
+	return s
+}
+
+// serverOf returns a server that answers by a handler.
+func serverOf(handler http.Handler, log *slog.Logger) *server {
+	s := &server{}
+	s.guard(handler, log)
+	return s
+}
+
+// guard lets the handler answer until the server stops.
+func (s *server) guard(handler http.Handler, log *slog.Logger) {
 	s.http = http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if !s.enter() {
@@ -66,13 +79,12 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 				return
 			}
 			defer s.busy.Done()
-			mux.ServeHTTP(w, req)
+			handler.ServeHTTP(w, req)
 		}),
 		ConnContext:       withConn,
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	return s
 }
 
 // enter admits a handler, unless the last one has been waited for.
@@ -88,7 +100,7 @@ func (s *server) enter() bool {
 // serve answers until stop is called.
 func (s *server) serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve control socket: %w", err)
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
 }
