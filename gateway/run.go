@@ -25,6 +25,8 @@ type Options struct {
 	Version string       // that status shows
 	// Ready, if not nil, is called once: packets are judged, and the control socket answers.
 	Ready func()
+	// Supervisor, if not nil, is told of start, life and end.
+	Supervisor *Supervisor
 }
 
 // retryInterval is how long a part that failed rests before it is started again.
@@ -80,7 +82,9 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
+	o.Supervisor.Ready(g.summary())
 	<-ctx.Done()
+	o.Supervisor.Stopping()
 	o.Log.Info("stopping", "ports", "given back")
 	return nil
 }
@@ -176,6 +180,7 @@ func (g *running) start() error {
 			log.Error("the control socket no longer answers", "error", err)
 		}
 	})
+	g.wg.Go(func() { g.options.Supervisor.feed(ctx, g.alive) })
 	return nil
 }
 

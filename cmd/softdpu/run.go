@@ -1,7 +1,10 @@
 package main
 
 import (
-	"log/slog"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -20,18 +23,32 @@ func newRunCommand(env *Env) *cobra.Command {
 Configuration, policy and the policy's own tests are checked before anything is touched. Then the
 policy is put in force, and the ports are taken: the egress guard and XDP first, the kernel's
 forwarding last. What was chosen, and why not better, is said once, on the error output. At the end
-everything is as it was before.`,
+everything is as it was before.
+
+Under systemd it says when it is ready, feeds the watchdog while it does its work, and logs to the
+journal with fields.`,
 		Example: `  sudo softdpu run
   sudo softdpu run -c softdpu.yaml
   sudo softdpu lab exec gw -- softdpu run -c softdpu.yaml`,
 		Args: takes(0),
 	}
 	file := cmd.Flags().StringP("config", "c", defaultConfig, "the gateway's configuration")
+	logging := addLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return gateway.RunFile(cmd.Context(), *file, gateway.Options{
-			Log:     slog.New(slog.NewTextHandler(env.Stderr, nil)),
-			Version: version().Version,
+		log, toJournal := logging.logger(env)
+		err := gateway.RunFile(cmd.Context(), *file, gateway.Options{
+			Log:        log,
+			Version:    version().Version,
+			Supervisor: gateway.NewSupervisor(log),
 		})
+		if _, missing := os.Stat(*file); errors.Is(missing, fs.ErrNotExist) && *file == defaultConfig {
+			err = fmt.Errorf("%w: 'softdpu policy init' writes one to begin with", err)
+		}
+		if err != nil && toJournal {
+			log.Error(err.Error())
+			return &codeError{code: exitError}
+		}
+		return err
 	}
 	return cmd
 }
