@@ -9,7 +9,7 @@ import (
 // configText is the configuration to begin with.
 func (o *initOptions) configText() string {
 	var b strings.Builder
-	b.WriteString(`# What this machine is. Every key: docs/GATEWAY.md; after a change: softdpu policy check
+	b.WriteString(`# What this machine is. Every key: GATEWAY.md in /usr/share/doc/softdpu. After a change: softdpu policy check
 apiVersion: softdpu/v1
 kind: Gateway
 ports: # names of ours for the devices that 'ip link' shows
@@ -38,7 +38,7 @@ ports: # names of ours for the devices that 'ip link' shows
 func (o *initOptions) policyText() string {
 	var b strings.Builder
 	b.WriteString(`# Who may talk to whom. Nothing passes that no rule allows; the first rule that matches decides; replies
-# need no rule. The language: docs/POLICY.md; after a change: softdpu policy check
+# need no rule. The language: POLICY.md in /usr/share/doc/softdpu. After a change: softdpu policy check
 apiVersion: softdpu/v1
 kind: Policy
 zones:

@@ -134,7 +134,7 @@ func (o *initOptions) nextSteps(config, policy string) string {
 	if config != defaultConfig {
 		option = " -c " + config
 	}
-	start := "systemctl enable --now softdpu   (or: softdpu run)"
+	start := "systemctl enable softdpu-early softdpu; systemctl start softdpu   (or: softdpu run)"
 	if option != "" {
 		start = "softdpu run" + option
 	}
