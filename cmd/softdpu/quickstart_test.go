@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +26,8 @@ import (
 type walk struct {
 	lab  *testenv.Lab
 	root string // of the gateway
+	// Before a command line in the gateway: chroot, or nsenter where its own systemd runs.
+	enter []string
 }
 
 // A step is one command of the page with what it prints there.
@@ -74,30 +78,123 @@ func TestQuickStart(t *testing.T) {
 	for _, path := range []string{"/etc/softdpu", "/var/log/softdpu", "/var/lib/softdpu"} {
 		os.RemoveAll(root + path)
 	}
-	runQuickStart(t, root)
+	w := newWalk(t, root)
+	mount(t, root+"/proc", "proc", "proc", "")
+	mount(t, root+"/run", "tmpfs", "tmpfs", "")
+	if err := w.lab.Must(t, testenv.Gateway).Do(func() error { mount(t, root+"/sys", "sysfs", "sysfs", ""); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.walk(t)
 }
 
-// In a new Debian system that has nothing but its base.
+// In a new Debian system, booted by its systemd in a container, if that can be had.
 func TestQuickStartInAFreshSystem(t *testing.T) {
 	testenv.RequireRoot(t)
 	if os.Getenv("SOFTDPU_LONG") == "" {
 		t.Skip("SOFTDPU_LONG is not set")
 	}
-	debootstrap, err := exec.LookPath("debootstrap")
-	if err != nil {
-		t.Skip("debootstrap is not installed")
+	for _, program := range []string{"debootstrap", "systemd-nspawn", "nsenter"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed (Debian packages debootstrap, systemd-container, util-linux)", program)
+		}
 	}
-	root := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), debootstrap, "--variant=minbase", "--include=iproute2", "bookworm", root).CombinedOutput(); err != nil {
+	root := filepath.Join(t.TempDir(), "fresh")
+	if out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "--include=iproute2,systemd-sysv,dbus",
+		"bookworm", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	runQuickStart(t, root)
+	w := newWalk(t, root)
+	w.boot(t)
+	w.walk(t)
+	w.watch(t)
 }
 
-func runQuickStart(t *testing.T, root string) {
-	w := &walk{lab: testenv.New(t, "client-server", testenv.Options{}), root: root}
-	gw := w.lab.Must(t, testenv.Gateway)
-	if out, err := gw.Command(t.Context(), "ip", "route", "add", "default", "via", "10.10.2.2").CombinedOutput(); err != nil {
+// boot starts the system's own systemd in the gateway's network namespace.
+func (w *walk) boot(t *testing.T) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "console"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command("systemd-nspawn", "--keep-unit", "--register=no", "-D", w.root, "--console=read-only", "-b",
+		"--network-namespace-path="+w.lab.Must(t, testenv.Gateway).Path(), "--capability=all", "--system-call-filter=bpf")
+	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("systemd-nspawn: %v\n%s", err, read(t, log.Name()))
+		}
+	})
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if leader := systemdBelow(cmd.Process.Pid); leader != 0 {
+			w.enter = []string{"nsenter", "-a", "-t", fmt.Sprint(leader), "--"}
+			if out, _ := w.inGateway(t, "systemctl is-system-running").CombinedOutput(); strings.HasPrefix(string(out), "running") {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the system does not come up:\n%s", read(t, log.Name()))
+		}
+	}
+}
+
+// systemdBelow returns the pid of a container's first process, 0 until there is one.
+func systemdBelow(nspawn int) int {
+	children, _ := exec.Command("pgrep", "-P", fmt.Sprint(nspawn)).Output()
+	for _, text := range strings.Fields(string(children)) {
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			continue
+		}
+		if comm, _ := os.ReadFile("/proc/" + text + "/comm"); string(comm) == "systemd\n" {
+			return pid
+		}
+		if deeper := systemdBelow(pid); deeper != 0 {
+			return deeper
+		}
+	}
+	return 0
+}
+
+// watch looks at what only a real systemd shows: fields in the journal, the group of the socket, and that
+// a daemon that stands still is started again.
+func (w *walk) watch(t *testing.T) {
+	t.Helper()
+	for _, tt := range []struct{ command, want string }{
+		{"journalctl -o cat --no-pager SOFTDPU_NAME=lan0", "port name=lan0 device=lan mode=native"},
+		{"stat -c %U:%G:%a /run/softdpu/softdpu.sock", "root:softdpu:660\n"},
+		{"systemctl show -P StatusText softdpu", "judging packets of 2 ports by /etc/softdpu/policy.d\n"},
+		{"systemctl start softdpu-early 2>&1 || true", "Operation refused"},
+		{"systemctl is-enabled softdpu-early", "enabled"},
+	} {
+		if out, err := w.inGateway(t, tt.command).CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
+			t.Errorf("%s: %v\n%s", tt.command, err, out)
+		}
+	}
+	if out, err := w.inGateway(t, "kill -STOP $(systemctl show -P MainPID softdpu)").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		out, _ := w.inGateway(t, "systemctl show -P NRestarts softdpu; systemctl is-active softdpu").CombinedOutput()
+		if string(out) == "1\nactive\n" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the watchdog does not bite: %s", out)
+		}
+	}
+}
+
+// newWalk lays the ground: a lab, a route to the outside, and a web server there.
+func newWalk(t *testing.T, root string) *walk {
+	t.Helper()
+	w := &walk{lab: testenv.New(t, "client-server", testenv.Options{}), root: root, enter: []string{"chroot", root}}
+	if out, err := w.lab.Must(t, testenv.Gateway).Command(t.Context(), "ip", "route", "add", "default", "via", "10.10.2.2").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	web, err := w.lab.Must(t, "server").ServeHTTP(t.Context(), netip.MustParseAddrPort("10.10.2.2:80"))
@@ -105,20 +202,30 @@ func runQuickStart(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { web.Close() })
-	mount(t, root+"/proc", "proc", "proc", "")
-	mount(t, root+"/run", "tmpfs", "tmpfs", "")
-	if err := gw.Do(func() error { mount(t, root+"/sys", "sysfs", "sysfs", ""); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	return w
+}
+
+// walk goes through the page up to the first command that does not work.
+func (w *walk) walk(t *testing.T) {
+	t.Helper()
 	for _, s := range quickStart(t) {
 		got := w.run(t, s)
 		if t.Failed() {
-			return
+			t.FailNow()
 		}
 		if !printed(s.want, got) {
 			t.Errorf("docs/QUICKSTART.md:%d: %s prints\n%s", s.line, s.command, got)
 		}
 	}
+}
+
+// inGateway returns a command of the shell in the gateway's system.
+func (w *walk) inGateway(t *testing.T, command string) *exec.Cmd {
+	args := append(slices.Clone(w.enter), "bash", "-c", "cd /root && "+command)
+	if w.enter[0] == "nsenter" {
+		return exec.CommandContext(t.Context(), args[0], args[1:]...)
+	}
+	return w.lab.Must(t, testenv.Gateway).Command(t.Context(), args[0], args[1:]...)
 }
 
 func mount(t *testing.T, target, source, fstype, options string) {
@@ -137,20 +244,25 @@ func mount(t *testing.T, target, source, fstype, options string) {
 func (w *walk) run(t *testing.T, s step) string {
 	t.Helper()
 	var cmd *exec.Cmd
-	inGateway := strings.ReplaceAll(s.command, "sudo ", "")
+	command := strings.ReplaceAll(s.command, "sudo ", "")
+	booted := w.enter[0] == "nsenter"
 	switch {
 	case s.where == "build":
 		cmd = exec.CommandContext(t.Context(), "bash", "-c", s.command)
 		cmd.Dir = "../.."
 	case s.where == "client":
 		cmd = w.lab.Must(t, "client").Command(t.Context(), "bash", "-c", s.command)
-	case strings.HasPrefix(inGateway, "systemctl start"):
+	case strings.HasPrefix(command, "systemctl start") && !booted:
 		w.start(t)
 		return ""
-	case strings.HasPrefix(inGateway, "systemctl "):
-		return "" // no systemd runs here
+	case strings.HasPrefix(command, "systemctl "):
+		if !booted {
+			return ""
+		}
+		command += " --quiet"
+		fallthrough
 	default:
-		cmd = w.lab.Must(t, testenv.Gateway).Command(t.Context(), "chroot", w.root, "bash", "-c", "cd /root && "+inGateway)
+		cmd = w.inGateway(t, command)
 	}
 	out, err := cmd.CombinedOutput()
 	answersNo := strings.Contains(s.command, "explain") || strings.Contains(s.command, ":8080")
