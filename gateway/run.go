@@ -83,8 +83,8 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		o.Ready()
 	}
 	o.Supervisor.Ready(g.summary())
+	defer o.Supervisor.Stopping() // before the stop, which was deferred first
 	<-ctx.Done()
-	o.Supervisor.Stopping()
 	o.Log.Info("stopping", "ports", "given back")
 	return nil
 }

@@ -23,10 +23,7 @@ func newRunCommand(env *Env) *cobra.Command {
 Configuration, policy and the policy's own tests are checked before anything is touched. Then the
 policy is put in force, and the ports are taken: the egress guard and XDP first, the kernel's
 forwarding last. What was chosen, and why not better, is said once, on the error output. At the end
-everything is as it was before.
-
-Under systemd it says when it is ready, feeds the watchdog while it does its work, and logs to the
-journal with fields.`,
+everything is as it was before.`,
 		Example: `  sudo softdpu run
   sudo softdpu run -c softdpu.yaml
   sudo softdpu lab exec gw -- softdpu run -c softdpu.yaml`,
