@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-test deps-generate deps-lint generate build test test-long fuzz lint format check demo bench clean
+.PHONY: help deps deps-test deps-generate deps-lint generate build package test test-long fuzz lint format check demo bench clean
 
 # sudo drops the caller's PATH, so Go is looked for where it is usually installed too.
 GO_PLACES := /usr/local/go/bin/go $(wildcard /usr/lib/go-1.*/bin/go) $(wildcard /snap/bin/go) \
@@ -76,6 +76,11 @@ build: deps ## Build bin/softdpu
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.buildVersion=$(VERSION) -X main.buildCommit=$(COMMIT)' \
 		-o bin/softdpu ./cmd/softdpu
 
+# The same commit gives the same package: its times are the commit's.
+package: deps ## Build the Debian package dist/softdpu_VERSION_ARCH.deb
+	@GO=$(GO) VERSION=$(VERSION) COMMIT=$(COMMIT) ARCH=$(ARCH) \
+		SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$($(GIT) log -1 --format=%ct)} deploy/debian/build
+
 # --- Test -----------------------------------------------------------------------------------------
 # The packages of COVERED run with coverage, the others without: counting slows the packet code down.
 # An error of the first run is not covered up by the second.
@@ -119,4 +124,4 @@ bench: build ## Measure the XDP path and the gateway (root)
 	bin/softdpu bench gateway
 
 clean: ## Remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -36,7 +37,15 @@ type ageing struct {
 	events   *eventLog
 	timeouts flowtable.Timeouts
 	log      *slog.Logger
-	failing  bool // said already
+	failing  bool                      // said already
+	scanned  atomic.Pointer[time.Time] // when the last scan ended, or the first one was waited for
+}
+
+// lastScan returns when run last came round. It may be called beside run, also before it.
+func (a *ageing) lastScan() time.Time {
+	now := time.Now()
+	a.scanned.CompareAndSwap(nil, &now)
+	return *a.scanned.Load()
 }
 
 // run scans every second until ctx is done.
@@ -54,6 +63,8 @@ func (a *ageing) run(ctx context.Context) {
 			a.log.Error("flows are not aged as they should be", "error", err)
 		}
 		a.failing = err != nil
+		now := time.Now()
+		a.scanned.Store(&now)
 	}
 }
 

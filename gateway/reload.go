@@ -101,9 +101,11 @@ func (g *running) askReload(ctx context.Context) (*Reloaded, error) {
 // firewall.Errors if the text is at fault, or asks for what only a restart can do.
 func (g *running) reload(by string) (*Reloaded, error) {
 	log := g.options.Log.With("by", by)
+	g.options.Supervisor.Reloading()
+	defer func() { g.options.Supervisor.Ready(g.summary()) }()
 	rules, err := g.prepare()
 	if err == nil {
-		err = g.putInForce(rules, "reload")
+		err = g.putInForce(rules, by)
 	}
 	g.loads.count(err)
 	if err != nil {

@@ -28,6 +28,9 @@ type Options struct {
 	// Reload, if not nil, asks with each value to read configuration and policy again.
 	Reload <-chan os.Signal
 
+	// Supervisor, if not nil, is told of start, life and end.
+	Supervisor *Supervisor
+
 	now func() time.Time // nil: the wall clock
 }
 
@@ -88,6 +91,8 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
+	o.Supervisor.Ready(g.summary())
+	defer o.Supervisor.Stopping() // before the stop, which was deferred first
 	g.attend(ctx)
 	o.Log.Info("stopping", "ports", "given back")
 	return nil
@@ -203,6 +208,7 @@ func (g *running) start() error {
 			log.Error("the control socket no longer answers", "error", err)
 		}
 	})
+	g.wg.Go(func() { g.options.Supervisor.feed(ctx, g.alive) })
 	return g.startTelemetry(r)
 }
 

@@ -38,6 +38,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 		newDropsCommand(env),
 		newFlowsCommand(env),
 		lab,
+		newManCommand(env),
 		newRulesCommand(env),
 		newRunCommand(env),
 		newPolicyCommand(env),

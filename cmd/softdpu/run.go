@@ -1,7 +1,9 @@
 package main
 
 import (
-	"log/slog"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 
@@ -32,15 +34,26 @@ SIGHUP puts configuration and policy in force as they are written then, as 'soft
 		Args: takes(0),
 	}
 	file := cmd.Flags().StringP("config", "c", defaultConfig, "the gateway's configuration")
+	logging := addLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		reload := make(chan os.Signal, 1)
 		signal.Notify(reload, unix.SIGHUP)
 		defer signal.Stop(reload)
-		return gateway.RunFile(cmd.Context(), *file, gateway.Options{
-			Reload:  reload,
-			Log:     slog.New(slog.NewTextHandler(env.Stderr, nil)),
-			Version: version().Version,
+		log, toJournal := logging.logger(env)
+		err := gateway.RunFile(cmd.Context(), *file, gateway.Options{
+			Reload:     reload,
+			Log:        log,
+			Version:    version().Version,
+			Supervisor: gateway.NewSupervisor(log),
 		})
+		if _, missing := os.Stat(*file); errors.Is(missing, fs.ErrNotExist) && *file == defaultConfig {
+			err = fmt.Errorf("%w: 'softdpu policy init' writes one to begin with", err)
+		}
+		if err != nil && toJournal {
+			log.Error(err.Error())
+			return &codeError{code: exitError}
+		}
+		return err
 	}
 	return cmd
 }
