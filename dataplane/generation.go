@@ -52,6 +52,13 @@ func (p *Plane) Publish(g Generation) error {
 	if err != nil {
 		return fmt.Errorf("publish policy %d: %w", g.Epoch, explainPermission(err))
 	}
+	if p.life != nil {
+		// Before it is in force: the next run's must be above it.
+		if err := p.life.state.publish(g.Epoch); err != nil {
+			next.close()
+			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
+		}
+	}
 	prev := p.running.Load()
 	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
 		next.close()

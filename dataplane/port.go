@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf/link"
-
 	"github.com/softdpu/softdpu/bpf"
 )
 
@@ -72,7 +70,7 @@ type Port struct {
 	peer        *Port
 	fixChecksum bool
 	vlanDevices map[uint16]device // routed: VLAN devices of the kernel on top of the device
-	xdp         link.Link
+	attached    Mode              // in which an earlier run's XDP runs there, auto = none does
 }
 
 // device is a network device as netlink names it.
@@ -96,7 +94,7 @@ func (p *Port) errorf(format string, args ...any) error {
 func (p *Port) clone() Port {
 	c := *p
 	c.Notes = slices.Clone(p.Notes)
-	c.peer, c.xdp, c.vlanDevices = nil, nil, nil
+	c.peer, c.vlanDevices = nil, nil
 	return c
 }
 

@@ -24,6 +24,13 @@ type Options struct {
 	EventRate     uint32  // events a second, per rule and CPU; 0 = 1000
 	HashSeed      uint64  // secret of the flow hash; 0 = random
 	Ethertypes    []uint16
+	// Keep lets the packet path outlive the process, by pins, and takes over what an earlier run left in
+	// the network namespace. Ports are those that Attach will be given, and Numbers say what the numbers
+	// in the policy mean, as "zone lan": 2, "rule web": 7: if a number has got another meaning, flows
+	// start afresh.
+	Keep    bool
+	Ports   []PortConfig
+	Numbers map[string]uint32
 	// Simulate loads programs that take clock, arrival port and routes from Plane.Sim instead of the
 	// kernel. Such a plane attaches to nothing: its ports come from Place.
 	Simulate bool

@@ -23,17 +23,31 @@ func (p *Plane) setSysctl(name, value string) error {
 	if old == value {
 		return nil
 	}
+	if err := p.record(sysctlChange(name, old)); err != nil {
+		return err
+	}
 	if err := writeSysctl(name, value); err != nil {
 		return err
 	}
-	p.undo = append(p.undo, func() error {
-		err := writeSysctl(name, old)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it went with its device
-		}
-		return err
-	})
+	p.undo = append(p.undo, func() error { return restoreSysctl(name, old) })
 	return nil
+}
+
+// sysctlChange names a setting by the device that it is of, the third element of its path.
+func sysctlChange(name, old string) change {
+	return change{Kind: changeSysctl, Owner: strings.Split(name, "/")[2], Name: name, Old: old}
+}
+
+// restoreSysctl writes what was there before. A file that went with its device needs nothing.
+func restoreSysctl(name, old string) error {
+	now, err := readSysctl(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now == old {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return writeSysctl(name, old)
 }
 
 func readSysctl(name string) (string, error) {
@@ -128,18 +142,20 @@ func (p *Plane) setForwarding6() error {
 		if e.Name() == "all" {
 			continue
 		}
-		if old[e.Name()], err = readSysctl(filepath.Join(dir, e.Name(), "forwarding")); err != nil {
+		name := filepath.Join(dir, e.Name(), "forwarding")
+		if old[e.Name()], err = readSysctl(name); err != nil {
+			return err
+		}
+		c := sysctlChange(name, old[e.Name()])
+		c.Owner = "all" // the switch of all devices sets it
+		if err := p.record(c); err != nil {
 			return err
 		}
 	}
 	p.undo = append(p.undo, func() error {
 		var errs []error
 		for dev, value := range old {
-			name := filepath.Join(dir, dev, "forwarding")
-			if now, err := readSysctl(name); err != nil || now == value {
-				continue // gone with its device, or as it was
-			}
-			errs = append(errs, writeSysctl(name, value))
+			errs = append(errs, restoreSysctl(filepath.Join(dir, dev, "forwarding"), value))
 		}
 		return errors.Join(errs...)
 	})

@@ -61,8 +61,11 @@ const (
 // OnStop says what is left in force by a clean stop.
 type OnStop string
 
-// OnStopBlock gives everything back: the kernel forwards again only what it forwarded before.
-const OnStopBlock OnStop = "block"
+const (
+	OnStopBlock OnStop = "block" // the host's own traffic and management; nothing is forwarded
+	OnStopKeep  OnStop = "keep"  // the last policy
+	OnStopOpen  OnStop = "open"  // nothing: the host is as it was before the start
+)
 
 // Flows bounds the flow table.
 type Flows struct {
@@ -186,9 +189,7 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 		c.Management.Override = r.Bool(v, "override_management")
 	}
 	if v := f["on_stop"]; v != nil {
-		if text := r.Choice(v, "on_stop", "block", "keep", "open"); text == "keep" || text == "open" {
-			r.Fail(v.Pos.Errorf("on_stop: %s is not available in this version yet", text).WithHint("leave it out, or write block"))
-		}
+		c.OnStop = OnStop(r.Choice(v, "on_stop", "block", "keep", "open"))
 	}
 	if v := f["flows"]; v != nil {
 		r.flows(&c.Flows, v)

@@ -155,7 +155,6 @@ func TestConfigErrors(t *testing.T) {
 		{"no management", "management: {from: [lan], services: [ssh, tcp/443]}\n", "", "1:1", "does not say management", "management: none"},
 		{"management word", "{from: [lan], services: [ssh, tcp/443]}", "non", "9:13", `unknown management "non"`, `did you mean "none"?`},
 		{"management half", "{from: [lan], services: [ssh, tcp/443]}", "{from: [lan]}", "9:13", "does not say services", ""},
-		{"on_stop later", "on_stop: block", "on_stop: keep", "11:10", "not available in this version yet", "block"},
 		{"on_stop", "on_stop: block", "on_stop: blokc", "11:10", `unknown on_stop "blokc"`, `did you mean "block"?`},
 		{"max", "max: 100000", "max: 5", "13:8", "between 16 and 16777216", ""},
 		{"share", "0.25", "1.5", "14:20", "at most 1", ""},

@@ -32,8 +32,8 @@ type ledger struct {
 	table *flowtable.Table
 
 	mu    sync.Mutex
-	ended []ruleCount // by rule id, of flows that ageing freed
-	aged  uint64      // their number
+	ended []dataplane.Credit // by rule id, of flows that ageing freed; they outlive the process, as flows do
+	rules int                // of the policy
 }
 
 type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
@@ -54,23 +54,36 @@ func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ledger{plane: plane, table: table, ended: make([]ruleCount, rules)}, nil
+	return &ledger{plane: plane, table: table, ended: plane.Credits(), rules: rules}, nil
 }
 
 // credit takes the counts of a flow that was freed. l.mu is held.
 func (l *ledger) credit(f *flowtable.Flow) {
-	l.aged++
+	rule := firewall.RuleNone // where only the number counts, of flows whose rule has no counter
 	if int(f.Rule) < len(l.ended) {
-		c := &l.ended[f.Rule]
-		c.add(f)
+		rule = f.Rule
+		l.ended[rule].Packets += f.Packets[0] + f.Packets[1]
+		l.ended[rule].Bytes += f.Bytes[0] + f.Bytes[1]
 	}
-	l.ended[firewall.RuleReplies].addReplies(f)
+	l.ended[rule].Aged++
+	l.ended[firewall.RuleReplies].Packets += f.Packets[1]
+	l.ended[firewall.RuleReplies].Bytes += f.Bytes[1]
+}
+
+// aged returns how many flows ageing has freed.
+func (l *ledger) aged() (n uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.ended {
+		n += l.ended[i].Aged
+	}
+	return n
 }
 
 // left counts a flow end that the event limit left out. l.mu is held.
 func (l *ledger) left(rule uint32) {
 	if int(rule) < len(l.ended) {
-		l.ended[rule].unlogged++
+		l.ended[rule].Unlogged++
 	}
 }
 
@@ -78,7 +91,7 @@ func (l *ledger) left(rule uint32) {
 func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	kernel := make([]bpf.XDPRuleCounter, len(l.ended))
+	kernel := make([]bpf.XDPRuleCounter, l.rules)
 	if err := l.plane.Rules(kernel); err != nil {
 		return nil, nil, err
 	}
@@ -86,8 +99,8 @@ func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
 	for i, k := range kernel {
 		e := l.ended[i]
 		sums[i] = ruleCount{
-			packets: k.Packets + e.packets, bytes: k.Bytes + e.bytes,
-			judged: k.Judged, unlogged: uint64(k.Unlogged) + e.unlogged,
+			packets: k.Packets + e.Packets, bytes: k.Bytes + e.Bytes,
+			judged: k.Judged, unlogged: uint64(k.Unlogged) + e.Unlogged,
 		}
 		last[i] = k.Last
 	}

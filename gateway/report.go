@@ -231,14 +231,11 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 	if err != nil {
 		return TableStatus{}, err
 	}
-	r.ledger.mu.Lock()
-	aged := r.ledger.aged
-	r.ledger.mu.Unlock()
 	return TableStatus{
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
-		Reopened: c.Reopened, Aged: aged,
+		Reopened: c.Reopened, Aged: r.ledger.aged(),
 	}, nil
 }
 

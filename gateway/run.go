@@ -49,7 +49,8 @@ func RunFile(ctx context.Context, path string, o Options) error {
 }
 
 // Run is the daemon: it puts the gateway into the network namespace of the calling thread and keeps it
-// there until ctx is done; then it puts everything back as it was and returns nil. Whatever is wrong
+// there until ctx is done; then it leaves what the configuration's on_stop says and returns nil. If the
+// process ends otherwise, all goes on under the last policy, and the next Run takes over. Whatever is wrong
 // with configuration, policy or the policy's tests is an error before anything is touched.
 func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.Log == nil {
@@ -76,12 +77,13 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if err := g.start(); err != nil {
 		return err
 	}
+	g.started = true
 	g.announce()
 	if o.Ready != nil {
 		o.Ready()
 	}
 	<-ctx.Done()
-	o.Log.Info("stopping", "ports", "given back")
+	o.Log.Info("stopping", "on_stop", c.OnStop)
 	return nil
 }
 
@@ -116,6 +118,7 @@ type running struct {
 	server   *server
 	listener net.Listener // until the server has it
 	mtus     *mtuSetter
+	started  bool // as a whole
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -133,20 +136,10 @@ func (g *running) start() error {
 	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
 		return err
 	}
-	g.plane, err = dataplane.Open(dataplane.Options{
-		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
-		Rules: len(g.rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), Ethertypes: c.Ethertypes,
-	})
-	if err != nil {
+	if err := g.openPlane(); err != nil {
 		return err
 	}
-	if err := g.plane.Publish(g.rules.generation(1)); err != nil {
-		return err
-	}
-	if g.mtus, err = setMTUs(c.Ports); err != nil {
-		return err
-	}
-	if err := g.plane.Attach(g.rules.portConfigs(c)); err != nil {
+	if err := g.attach(); err != nil {
 		return err
 	}
 	ledger, err := newLedger(g.plane, len(g.rules.Compiled.Rules))
@@ -219,12 +212,13 @@ func (g *running) stop() error {
 	if g.cancel != nil {
 		g.cancel()
 		g.wg.Wait()
-		errs = append(errs, g.ageing.stop())
+		if g.config.OnStop == OnStopOpen { // else flows may go on
+			errs = append(errs, g.ageing.stop())
+		}
 	}
 	if g.plane != nil {
-		errs = append(errs, g.plane.Close())
+		errs = append(errs, g.leave())
 	}
-	errs = append(errs, g.mtus.restore())
 	if g.events != nil {
 		errs = append(errs, g.events.close())
 	}
