@@ -71,6 +71,9 @@ func (p *Plane) takePorts() error {
 	if err := p.copyLocals(); err != nil {
 		return err
 	}
+	if err := p.begin(); err != nil {
+		return err
+	}
 	for _, step := range []func(*Port) error{p.attachGuard, p.addDevice, p.attachXDP, p.openInline} {
 		each(step)
 		if err := errors.Join(errs...); err != nil {
@@ -141,6 +144,7 @@ func (p *Plane) detach() error {
 	if p.life != nil {
 		clear(p.life.linked)
 		s := p.life.state
+		s.Next = 0
 		s.Changes = s.Changes[:min(len(s.Changes), p.life.records)]
 		err = errors.Join(err, s.save())
 	}

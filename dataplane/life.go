@@ -83,7 +83,7 @@ func (p *Plane) takeOver() error {
 		if perGeneration[name] {
 			continue
 		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinName(name)), nil)
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
 		if err != nil {
 			l.afresh = fmt.Sprintf("map %s cannot be opened: %v", name, err)
 			break
@@ -145,11 +145,11 @@ func (p *Plane) programs() map[string]**ebpf.Program {
 // differs says what numbers in the maps of the run before would mean something else now.
 func (p *Plane) differs() (string, error) {
 	s := p.life.state
-	if s.Plane == 0 {
-		return "its state is lost", nil
-	}
-	if len(p.life.pins.planes()) != 1 {
+	switch {
+	case s.Next != 0:
 		return "a start before this one did not come to its end", nil
+	case s.Plane == 0:
+		return "its state is lost", nil
 	}
 	ports, err := p.fingerprints()
 	if err != nil {
@@ -203,7 +203,7 @@ func (p *Plane) pinPlane() error {
 		return fmt.Errorf("make the directory of pins: %w", err)
 	}
 	for name, m := range p.maps {
-		if err := m.Pin(filepath.Join(l.directory, pinName(name))); err != nil {
+		if err := m.Pin(filepath.Join(l.directory, name)); err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
@@ -217,9 +217,6 @@ func (p *Plane) pinPlane() error {
 	}
 	return nil
 }
-
-// pinName is the file of a map: a bpffs takes no dots, with which the names of sections begin.
-func pinName(name string) string { return strings.TrimPrefix(name, ".") }
 
 // resume takes over what else the maps of the run before hold: own addresses, and the generation in
 // force, which Publish replaces.
@@ -290,6 +287,15 @@ func (p *Plane) record(c change) error {
 	return p.life.state.record(c)
 }
 
+// begin remembers that links may hang on the maps that this run made, from here on.
+func (p *Plane) begin() error {
+	if p.life == nil || p.life.taken {
+		return nil
+	}
+	p.life.state.Next = p.life.number
+	return p.life.state.save()
+}
+
 // commit makes what Attach did the state from which the next run begins, and then takes off what the run
 // before had and this one has not: its maps, and ports that are no longer configured.
 func (p *Plane) commit() error {
@@ -299,7 +305,7 @@ func (p *Plane) commit() error {
 		return err
 	}
 	s := l.state
-	s.Plane, s.Seed, s.Ports, s.Numbers = l.number, p.seed, prints, p.options.Numbers
+	s.Plane, s.Next, s.Seed, s.Ports, s.Numbers = l.number, 0, p.seed, prints, p.options.Numbers
 	s.WhyGeneric = make(map[string]string)
 	for _, port := range p.ports {
 		if port.WhyNotNative != "" {

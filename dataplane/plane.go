@@ -82,9 +82,9 @@ var needs = struct {
 	what         string
 }{5, 18, "helpers bpf_xdp_load_bytes, bpf_xdp_store_bytes and bpf_xdp_get_buff_len, and on arm64 compare-and-exchange"}
 
-// perGeneration names the maps that are not shared: the constants, and tables that only the
-// generation they were made for may see.
-var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true}
+// perGeneration names the maps that are not shared: the constants, tables that only the generation they
+// were made for may see, and what the object holds for bpf2go alone.
+var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true, ".bss": true}
 
 // Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
 // is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.18.

@@ -18,6 +18,7 @@ type state struct {
 	Boot   string `json:"boot"`   // id of the kernel's run
 	Cookie uint64 `json:"cookie"` // of the network namespace: inode numbers are used again
 	Plane  int    `json:"plane"`  // directory of the maps, 0 = none yet
+	Next   int    `json:"next"`   // directory of the maps that links are being moved to, 0 = none
 	Seed   uint64 `json:"seed"`   // of the flow hash
 	Epoch  uint32 `json:"epoch"`  // the highest that was published
 	// Ports and Numbers say what numbers in the maps mean.
