@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -79,8 +80,9 @@ func writeSysctl(name, value string) error {
 func (p *Plane) setForwarding() error {
 	forwarded4, _ := readSysctl("ipv4/ip_forward")
 	forwarded6, _ := readSysctl("ipv6/conf/all/forwarding")
-	if forwarded4 == "1" || forwarded6 == "1" {
-		p.notes = append(p.notes, "the kernel's forwarding was on before: once softdpu has stopped the kernel forwards by itself again")
+	ours := p.life != nil && slices.ContainsFunc(p.life.state.Changes, func(c change) bool { return c.Name == "ipv6/conf/all/forwarding" })
+	if forwarded4 == "1" || forwarded6 == "1" && !ours {
+		p.notes = append(p.notes, "the kernel's forwarding was on before: once softdpu is taken off the kernel forwards by itself again")
 	}
 	for _, dev := range p.routedDevices() {
 		if err := p.forwardDevice(dev); err != nil {
