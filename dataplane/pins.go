@@ -117,6 +117,15 @@ func mountPinRoot() (*os.File, error) {
 			break
 		}
 	}
+	// Gateways of several network namespaces may start at once, and a second mount would hide the first.
+	dir, err := os.Open(runDir)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", runDir, err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", runDir, err)
+	}
 	if !isBPF(pinRoot) {
 		err := os.MkdirAll(pinRoot, 0o700)
 		if err == nil {

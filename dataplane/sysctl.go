@@ -45,10 +45,13 @@ func restoreSysctl(name, old string) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now == old {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = writeSysctl(name, old)
 	}
-	return writeSysctl(name, old)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func readSysctl(name string) (string, error) {

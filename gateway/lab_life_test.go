@@ -52,11 +52,13 @@ type process struct {
 	err  error
 }
 
-// startProcess starts a gateway in a lab and does not wait for it. It ends with the test.
+// startProcess starts a gateway in a lab and does not wait for it. It ends with the test. Its mount
+// namespace, which shows no bpffs, ends with it, as under `ip netns exec` on a machine without one.
 func startProcess(t *testing.T, gw *testenv.Namespace, binary string, c *Config) *process {
 	t.Helper()
 	p := &process{Client: NewClient(c.Control.Socket), log: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd = gw.Command(context.Background(), binary, "run", "-c", c.File)
+	p.cmd = exec.Command("unshare", "--mount", "sh", "-c",
+		`umount -q /run/softdpu/bpf; exec ip netns exec "$0" "$@"`, gw.Name(), binary, "run", "-c", c.File)
 	p.cmd.Stderr = p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
