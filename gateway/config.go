@@ -20,12 +20,15 @@ type Config struct {
 	PolicyPos  firewall.Pos
 	Management firewall.Management
 	OnStop     OnStop
-	Flows      Flows
-	Metrics    Metrics
-	Control    Control
-	Events     Events
-	Ethertypes []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
-	Warnings   firewall.Errors
+	// UpgradeGrace is for how long TCP is picked up without its SYN, where the policy allows it, after a
+	// start that could not take over the flows of the run before; 0: not at all.
+	UpgradeGrace time.Duration
+	Flows        Flows
+	Metrics      Metrics
+	Control      Control
+	Events       Events
+	Ethertypes   []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
+	Warnings     firewall.Errors
 }
 
 // Port is a network device under the gateway's name for it.
@@ -128,8 +131,8 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		r.Fail(docs[1].Pos.Errorf("a gateway has one document").WithHint("take the documents behind the first out"))
 	}
 	c := &Config{
-		File:    name,
-		OnStop:  OnStopBlock,
+		File:   name,
+		OnStop: OnStopBlock, UpgradeGrace: time.Minute,
 		Flows:   Flows{Max: 262_144, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
 		Events:  Events{File: "/var/log/softdpu/eve.json", Rate: 1000},
@@ -190,6 +193,13 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 	}
 	if v := f["on_stop"]; v != nil {
 		c.OnStop = OnStop(r.Choice(v, "on_stop", "block", "keep", "open"))
+	}
+	if v := f["upgrade_grace"]; v != nil {
+		if v.Kind == firewall.ScalarNode && v.Text == firewall.NameNone {
+			c.UpgradeGrace = 0
+		} else {
+			c.UpgradeGrace, _ = r.duration(v, "upgrade_grace")
+		}
 	}
 	if v := f["flows"]; v != nil {
 		r.flows(&c.Flows, v)

@@ -402,3 +402,108 @@ func TestLabLifeChanges(t *testing.T) {
 	p.stop(t) // on_stop: open
 	asBefore(t, gw, before)
 }
+
+// Without the flows of the run before, TCP connections go on for as long as the upgrade grace lasts; then
+// segments of unknown connections are refused again.
+func TestLabLifeGrace(t *testing.T) {
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifeg"})
+	client, server := l.Must(t, "client"), l.Must(t, "server")
+	config := func(flows int, grace string) string {
+		return strings.Replace(labRouted, "on_stop: open", fmt.Sprintf("on_stop: keep\nupgrade_grace: %s\nflows: {max: %d}", grace, flows), 1)
+	}
+	policy := lifePolicy + "  - {name: talk, from: {zone: lan}, to: {zone: wan}, service: tcp/7, action: allow}\n"
+	echo := must(server.ServeEcho(t.Context(), netip.AddrPortFrom(server4, 7)))
+	defer echo.Close()
+
+	g := runIn(t, l, write(t, config(1000, "none"), policy))
+	var conns [2]net.Conn
+	for i := range conns {
+		conns[i] = must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
+		defer conns[i].Close()
+	}
+	talk := func(c net.Conn, limit time.Duration) error {
+		if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+			return err
+		}
+		b := []byte("still there?")
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		_, err := c.Read(b)
+		return err
+	}
+	for _, c := range conns {
+		if err := talk(c, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.stop()
+
+	g = runIn(t, l, write(t, config(100_000, "2s"), policy))
+	if err := talk(conns[0], 5*time.Second); err != nil {
+		t.Errorf("within the grace: %v\n%s", err, g.log)
+	}
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if !strings.Contains(g.log.String(), "the upgrade grace is over") {
+			return fmt.Errorf("the grace goes on:\n%s", g.log)
+		}
+		return nil
+	})
+	if err := talk(conns[0], 5*time.Second); err != nil {
+		t.Errorf("picked up, and after the grace: %v", err)
+	}
+	if err := talk(conns[1], 500*time.Millisecond); err == nil {
+		t.Error("a connection was picked up after the grace")
+	}
+	if g.dropped(t, "not-syn").Packets == 0 {
+		t.Error("nothing was dropped as not-syn")
+	}
+}
+
+// A stop that blocks leaves the gateway itself reachable for its management, and lets it speak.
+func TestLabLifeBlock(t *testing.T) {
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifeb"})
+	client, gw := l.Must(t, "client"), l.Must(t, testenv.Gateway)
+	config := strings.NewReplacer("on_stop: open\n", "", "management: none", "management: {from: [lan], services: [udp/161, tcp/161]}").Replace(labRouted)
+	policy := lifePolicy + "  - {name: ping, from: any, to: any, service: icmp/echo-request, action: allow}\n"
+	echo := must(gw.ServeEcho(t.Context(), netip.MustParseAddrPort("10.10.1.1:161")))
+	defer echo.Close()
+	g := runIn(t, l, write(t, config, policy))
+	conn := must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
+	defer conn.Close()
+
+	ping := func(from *testenv.Namespace, to string) int {
+		r, err := from.Ping(t.Context(), netip.MustParseAddr(to), testenv.PingOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Received
+	}
+	for _, blocked := range []bool{false, true} {
+		if blocked {
+			g.stop()
+		}
+		if n := ping(client, "10.10.2.2"); (n == 0) != blocked {
+			t.Errorf("blocked %v: %d pings were forwarded", blocked, n)
+		}
+		if n := ping(client, "10.10.1.1"); (n == 0) != blocked {
+			t.Errorf("blocked %v: %d pings reached the gateway", blocked, n)
+		}
+		if n := ping(gw, "10.10.2.2"); n != 1 {
+			t.Errorf("blocked %v: the gateway's own ping got %d answers", blocked, n)
+		}
+		if _, err := client.Exchange(limited(t, 5*time.Second), echo.Addr(), []byte("who?")); err != nil {
+			t.Errorf("blocked %v: management: %v", blocked, err)
+		}
+		b := []byte("operator")
+		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(b); err != nil {
+			t.Errorf("blocked %v: the operator's connection: %v", blocked, err)
+		}
+	}
+}

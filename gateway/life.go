@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"time"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
@@ -37,10 +40,17 @@ func (g *running) openPlane() (err error) {
 // that an error before leaves everything as that run had it; else it comes first, and a port that is
 // taken is never without one.
 func (g *running) attach() (err error) {
-	publish := func() error { return g.plane.Publish(g.rules.generation(g.plane.NextEpoch())) }
 	taken, _ := g.plane.TakenOver()
+	next := g.rules.generation(g.plane.NextEpoch())
 	if !taken {
-		if err := publish(); err != nil {
+		first := next
+		if g.plane.Inherited() && g.config.UpgradeGrace > 0 {
+			if first.ACL, err = flowtable.CompileACL(g.rules.midstreamEntries()); err != nil {
+				return fmt.Errorf("compile policy for the upgrade grace: %w", err)
+			}
+			g.grace = next.Epoch
+		}
+		if err := g.plane.Publish(first); err != nil {
 			return err
 		}
 	}
@@ -51,9 +61,44 @@ func (g *running) attach() (err error) {
 		return err
 	}
 	if taken {
-		return publish()
+		return g.plane.Publish(next)
 	}
 	return nil
+}
+
+// endGrace puts the policy in force as it is written, once the upgrade grace is over. The epoch stays:
+// flows that were picked up need not be judged again.
+func (g *running) endGrace(ctx context.Context) {
+	if g.grace == 0 {
+		return
+	}
+	g.options.Log.Info("TCP connections that are under way are picked up", "upgrade_grace", g.config.UpgradeGrace)
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(g.config.UpgradeGrace):
+	}
+	g.again(ctx, "end the upgrade grace", func() error {
+		if epoch, _ := g.plane.Epoch(); epoch == g.grace {
+			if err := g.plane.Publish(g.rules.generation(g.grace)); err != nil {
+				return err
+			}
+			g.options.Log.Info("the upgrade grace is over")
+		}
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// midstreamEntries are the policy's rules, but those that allow pick up TCP without its SYN.
+func (r *Ruleset) midstreamEntries() []flowtable.ACLEntry {
+	entries := slices.Clone(r.Compiled.Entries)
+	for i := range entries {
+		if e := &entries[i]; !e.Audit && e.Verdict>>verdictActionShift&verdictAction == uint32(bpf.XDPActionACTION_ALLOW) {
+			e.Verdict |= verdictMidstream
+		}
+	}
+	return entries
 }
 
 // leave ends the daemon's part in the packet path, as on_stop says. A start that failed leaves what a run
@@ -108,8 +153,11 @@ func (r *Ruleset) blockEntries() (entries []flowtable.ACLEntry) {
 
 // Numbers of abi.h.
 const (
-	verdictRule = 1<<24 - 1
-	zoneHost    = 1
+	verdictRule        = 1<<24 - 1
+	verdictActionShift = 24
+	verdictAction      = 0x07
+	verdictMidstream   = 1 << 29
+	zoneHost           = 1
 )
 
 // numbers says what the numbers mean that flows and counters hold.

@@ -118,7 +118,8 @@ type running struct {
 	server   *server
 	listener net.Listener // until the server has it
 	mtus     *mtuSetter
-	started  bool // as a whole
+	started  bool   // as a whole
+	grace    uint32 // epoch that picks up TCP without its SYN, 0 = none
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -158,6 +159,7 @@ func (g *running) start() error {
 	g.wg.Go(func() {
 		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
 	})
+	g.wg.Go(func() { g.endGrace(ctx) })
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	g.wg.Go(func() { g.events.run(ctx) })
 	g.server = newServer(&reporter{
