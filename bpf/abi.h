@@ -126,7 +126,7 @@ enum builtin_rule {
 	RULE_ND,
 	RULE_ICMP_ERRORS, /* counts errors as they are admitted; they count on their flow too */
 	RULE_REPLIES, /* credited with what the other end of a flow sent, beside the flow's own rule */
-	RULE_FIRST, /* first rule of the policy; the others follow in its order */
+	RULE_FIRST, /* first id of the policy's rules */
 };
 
 /* What the classifier sees: the opening packet of a flow. Host byte order. */
@@ -396,6 +396,7 @@ enum event_kind {
 	EVENT_FLOW_END, /* evicted; other ends are the daemon's to write */
 	EVENT_DENY,
 	EVENT_AUDIT,
+	EVENT_DROP, /* for a reason that no rule gave */
 };
 
 struct event {
@@ -409,10 +410,24 @@ struct event {
 	__u16 icmp; /* type << 8 | code, of ICMP and ICMPv6 */
 	__u8 from, to;
 	__u8 reason;
-	__u8 pad[7];
+	/* of drops: */
+	__u8 port; /* id */
+	__u8 packet; /* enum packet_kind */
+	__u8 guard; /* the guard dropped it, on its way out by port */
+	__u16 vlan;
+	__u8 pad[2];
 	__u32 created;
 	__u32 tick;
 	struct flow_count count[2]; /* opener's direction first */
+	__u8 ethernet[14]; /* of drops: the first bytes of the frame */
+	__u8 pad2[2];
+};
+
+/* Of one reason, on one CPU: the rate limit of its events. */
+struct drop_log {
+	__u64 unlogged; /* events left out so far */
+	__u32 window; /* second of the limit */
+	__u32 logged; /* events in it */
 };
 
 /* In front of a packet passed up that the kernel may forward; a tc program turns it into skb->mark. */

@@ -108,13 +108,15 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 	return reason;
 }
 
+/* A packet of the kernel without our mark. Parsed, even if that does not decide, for what is told. */
 static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, struct port *port)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	/* an inline port is a piece of cable: the host says nothing on it */
+	bool bypass = skb->ingress_ifindex || port->flags & PORT_INLINE;
 	int reason;
 
-	/* an inline port is a piece of cable: the host says nothing on it */
-	if (port->flags & PORT_INLINE)
+	if (bypass && !told(REASON_KERNEL_BYPASS))
 		return REASON_KERNEL_BYPASS;
 	reason = parse_ethernet(data, data_end, p);
 	/* the tag of a VLAN device stands beside the frame, whether or not the port will insert it */
@@ -122,6 +124,8 @@ static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, st
 		p->vlan = skb->vlan_tci & 0xfff;
 	if (!reason)
 		reason = parse_network(skb, HOOK_TC, data, data_end, p);
+	if (bypass)
+		return REASON_KERNEL_BYPASS;
 	return reason ? reason : judge_own(skb, p, port);
 }
 
@@ -139,23 +143,22 @@ int guard(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	p = &s->packet;
 	clear_packet(p);
+	if (drop_events)
+		forget(p);
 	port = port_of(skb->ifindex, gw);
 	if (!port) {
 		count_reason(REASON_INTERNAL, skb->len);
 		return TC_ACT_SHOT;
 	}
-	if (skb->ingress_ifindex) {
-		if ((skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK)
-			return TC_ACT_UNSPEC;
-		count_reason(REASON_KERNEL_BYPASS, skb->len);
-		return TC_ACT_SHOT;
-	}
+	if (skb->ingress_ifindex && (skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK)
+		return TC_ACT_UNSPEC;
 	p->tick = now_tick();
 	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
 	reason = guard_own(skb, p, port);
 	if (!reason)
 		return TC_ACT_UNSPEC;
 	count_reason(reason, skb->len);
+	tell_drop(skb, HOOK_TC, p, port, reason);
 	return TC_ACT_SHOT;
 }
 

@@ -12,6 +12,11 @@ import (
 // The kernel's verifier takes every program, and what each costs it is printed: a figure near a
 // million means that the next change may not load.
 func TestLoad(t *testing.T) {
+	t.Run("as it runs by default", func(t *testing.T) { load(t, 0) })
+	t.Run("telling every drop", func(t *testing.T) { load(t, ^uint64(0)) })
+}
+
+func load(t *testing.T, drops uint64) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
 			t.Fatal("loading programs needs root, and CI has it")
@@ -20,6 +25,9 @@ func TestLoad(t *testing.T) {
 	}
 	spec, err := LoadXDP()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables[XDPVarDropEvents].Set(drops); err != nil {
 		t.Fatal(err)
 	}
 	coll, err := ebpf.NewCollection(spec)

@@ -21,7 +21,8 @@ volatile const __u32 overflow_max; /* entries of each overflow table */
 volatile const __u32 fragment_mask; /* number of fragment groups - 1 */
 volatile const __u8 simulate; /* sim_control in the place of clock, port and routes */
 volatile const __u8 have_macs; /* the policy names MAC addresses */
-volatile const __u32 event_rate; /* events a second, rule and CPU */
+volatile const __u32 event_rate; /* events a second, rule or reason, and CPU */
+volatile const __u64 drop_events; /* by enum reason: whether drops are told */
 
 /* ---- Flow table ----------------------------------------------------------------------------- */
 
@@ -205,6 +206,13 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASON_LEN);
+	__type(key, __u32);
+	__type(value, struct drop_log);
+} drop_logs SEC(".maps");
 
 /* Answers to refused packets, per hash of their source: tenths of a second and answers in it. */
 struct reject_bucket {

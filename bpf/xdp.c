@@ -22,6 +22,7 @@
 #include "judge.h"
 #include "send.h"
 #include "reject.h"
+#include "drop.h"
 
 /* For bpf2go: types that no map mentions. */
 #define EXPORT(kind, name) const kind name *export_##name __attribute__((unused))
@@ -30,6 +31,7 @@ EXPORT(enum, builtin_rule);
 EXPORT(enum, reason);
 EXPORT(enum, pass_cause);
 EXPORT(enum, flow_state);
+EXPORT(enum, packet_kind);
 EXPORT(enum, event_kind);
 EXPORT(struct, event);
 EXPORT(struct, classify_key);
@@ -333,6 +335,7 @@ __noinline int refuse(struct xdp_md *ctx, struct packet *p, struct port *port, i
 	if (!p || !port)
 		return XDP_DROP;
 	count_reason(reason, bpf_xdp_get_buff_len(ctx));
+	tell_drop(ctx, HOOK_XDP, p, port, reason);
 	if (reason == REASON_REJECT) {
 		int verdict = reject(ctx, p, port);
 
@@ -472,6 +475,8 @@ int softdpu(struct xdp_md *ctx)
 		return XDP_DROP;
 	p = &s->packet;
 	clear_packet(p);
+	if (drop_events)
+		forget(p);
 	port = arrival_port(ctx, gw);
 	if (unlikely(!port)) {
 		count_reason(REASON_INTERNAL, ctx->data_end - ctx->data);

@@ -58,6 +58,13 @@ type XDPCounter struct {
 	Bytes   uint64
 }
 
+type XDPDropLog struct {
+	_        structs.HostLayout
+	Unlogged uint64
+	Window   uint32
+	Logged   uint32
+}
+
 type XDPEgress struct {
 	_    structs.HostLayout
 	Port uint8
@@ -66,24 +73,30 @@ type XDPEgress struct {
 }
 
 type XDPEvent struct {
-	_       structs.HostLayout
-	Kind    uint8
-	Family  uint8
-	Proto   uint8
-	State   uint8
-	Rule    uint32
-	Src     [4]uint32
-	Dst     [4]uint32
-	Sport   uint16
-	Dport   uint16
-	Icmp    uint16
-	From    uint8
-	To      uint8
-	Reason  uint8
-	Pad     [7]uint8
-	Created uint32
-	Tick    uint32
-	Count   [2]XDPFlowCount
+	_        structs.HostLayout
+	Kind     uint8
+	Family   uint8
+	Proto    uint8
+	State    uint8
+	Rule     uint32
+	Src      [4]uint32
+	Dst      [4]uint32
+	Sport    uint16
+	Dport    uint16
+	Icmp     uint16
+	From     uint8
+	To       uint8
+	Reason   uint8
+	Port     uint8
+	Packet   uint8
+	Guard    uint8
+	Vlan     uint16
+	Pad      [2]uint8
+	Created  uint32
+	Tick     uint32
+	Count    [2]XDPFlowCount
+	Ethernet [14]uint8
+	Pad2     [2]uint8
 }
 
 type XDPEventKind uint32
@@ -93,6 +106,7 @@ const (
 	XDPEventKindEVENT_FLOW_END   XDPEventKind = 1
 	XDPEventKindEVENT_DENY       XDPEventKind = 2
 	XDPEventKindEVENT_AUDIT      XDPEventKind = 3
+	XDPEventKindEVENT_DROP       XDPEventKind = 4
 )
 
 type XDPFlow4 struct {
@@ -258,6 +272,17 @@ type XDPNexthop struct {
 	Family  uint8
 	Pad     [3]uint8
 }
+
+type XDPPacketKind uint32
+
+const (
+	XDPPacketKindPACKET_FLOW      XDPPacketKind = 0
+	XDPPacketKindPACKET_REPLY     XDPPacketKind = 1
+	XDPPacketKindPACKET_ERROR     XDPPacketKind = 2
+	XDPPacketKindPACKET_ND        XDPPacketKind = 3
+	XDPPacketKindPACKET_ARP       XDPPacketKind = 4
+	XDPPacketKindPACKET_ETHERTYPE XDPPacketKind = 5
+)
 
 type XDPPassCause uint32
 
@@ -497,6 +522,7 @@ type XDPTableCounter struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	XDPMapDevices           = "devices"
+	XDPMapDropLogs          = "drop_logs"
 	XDPMapEgresses          = "egresses"
 	XDPMapEvents            = "events"
 	XDPMapFlows4            = "flows4"
@@ -526,6 +552,7 @@ const (
 	XDPProgGuardDispatch    = "guard_dispatch"
 	XDPProgMark             = "mark"
 	XDPProgSoftdpu          = "softdpu"
+	XDPVarDropEvents        = "drop_events"
 	XDPVarEpoch             = "epoch"
 	XDPVarEventRate         = "event_rate"
 	XDPVarExportAction      = "export_action"
@@ -534,6 +561,7 @@ const (
 	XDPVarExportEvent       = "export_event"
 	XDPVarExportEventKind   = "export_event_kind"
 	XDPVarExportFlowState   = "export_flow_state"
+	XDPVarExportPacketKind  = "export_packet_kind"
 	XDPVarExportPassCause   = "export_pass_cause"
 	XDPVarExportPassMark    = "export_pass_mark"
 	XDPVarExportReason      = "export_reason"
@@ -603,6 +631,7 @@ type XDPProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPMapSpecs struct {
 	Devices       *ebpf.MapSpec `ebpf:"devices"`
+	DropLogs      *ebpf.MapSpec `ebpf:"drop_logs"`
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
@@ -633,6 +662,7 @@ type XDPMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPVariableSpecs struct {
+	DropEvents        *ebpf.VariableSpec `ebpf:"drop_events"`
 	Epoch             *ebpf.VariableSpec `ebpf:"epoch"`
 	EventRate         *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportAction      *ebpf.VariableSpec `ebpf:"export_action"`
@@ -641,6 +671,7 @@ type XDPVariableSpecs struct {
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportPacketKind  *ebpf.VariableSpec `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.VariableSpec `ebpf:"export_reason"`
@@ -677,6 +708,7 @@ func (o *XDPObjects) Close() error {
 // It can be passed to LoadXDPObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPMaps struct {
 	Devices       *ebpf.Map `ebpf:"devices"`
+	DropLogs      *ebpf.Map `ebpf:"drop_logs"`
 	Egresses      *ebpf.Map `ebpf:"egresses"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Flows4        *ebpf.Map `ebpf:"flows4"`
@@ -706,6 +738,7 @@ type XDPMaps struct {
 func (m *XDPMaps) Close() error {
 	return _XDPClose(
 		m.Devices,
+		m.DropLogs,
 		m.Egresses,
 		m.Events,
 		m.Flows4,
@@ -737,6 +770,7 @@ func (m *XDPMaps) Close() error {
 //
 // It can be passed to LoadXDPObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPVariables struct {
+	DropEvents        *ebpf.Variable `ebpf:"drop_events"`
 	Epoch             *ebpf.Variable `ebpf:"epoch"`
 	EventRate         *ebpf.Variable `ebpf:"event_rate"`
 	ExportAction      *ebpf.Variable `ebpf:"export_action"`
@@ -745,6 +779,7 @@ type XDPVariables struct {
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportPacketKind  *ebpf.Variable `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.Variable `ebpf:"export_reason"`

@@ -21,6 +21,24 @@ func (p *Plane) Passes() (sums [bpf.XDPPassCausePASS_LEN]bpf.XDPCounter, err err
 	return sums, err
 }
 
+// DropsUnlogged returns how many drops wanted an event and got none, because of the rate limit or a full
+// ring, by reason, over all CPUs.
+func (p *Plane) DropsUnlogged() (sums [bpf.XDPReasonREASON_LEN]uint64, err error) {
+	if p.options.DropEvents == 0 {
+		return sums, nil
+	}
+	var cpus []bpf.XDPDropLog
+	for i := range sums {
+		if err := p.maps[bpf.XDPMapDropLogs].Lookup(uint32(i), &cpus); err != nil {
+			return sums, fmt.Errorf("read %s: %w", bpf.XDPMapDropLogs, err)
+		}
+		for _, c := range cpus {
+			sums[i] += c.Unlogged
+		}
+	}
+	return sums, nil
+}
+
 func (p *Plane) sumCounters(name string, sums []bpf.XDPCounter) error {
 	var cpus []bpf.XDPCounter
 	for i := range sums {
@@ -84,6 +102,18 @@ func (p *Plane) Rules(into []bpf.XDPRuleCounter) error {
 		if err != nil || n == 0 {
 			break
 		}
+	}
+	return nil
+}
+
+// ForgetRule sets the counters of a rule back to nothing. No packet may count on it meanwhile.
+func (p *Plane) ForgetRule(id uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err == nil {
+		err = p.maps[bpf.XDPMapRules].Put(id, make([]bpf.XDPRuleCounter, cpus))
+	}
+	if err != nil {
+		return fmt.Errorf("clear counters of rule %d: %w", id, err)
 	}
 	return nil
 }

@@ -17,38 +17,53 @@ const mtuMax = 65535
 
 // resolve finds the port's device by name or alternative name and refuses one that cannot be a port.
 func (p *Plane) resolve(port *Port) error {
+	l, err := p.suitable(port)
+	if err != nil {
+		return err
+	}
+	if a := l.Attrs(); a.Xdp != nil && a.Xdp.Attached && !p.follows(port, a) {
+		owner, remedy := p.xdpOwner(a)
+		return port.errorf("device %s runs %s already: %s", a.Name, owner, remedy)
+	}
+	return p.describe(port, l)
+}
+
+// suitable finds the port's device, and refuses one that cannot be a port whoever uses it.
+func (p *Plane) suitable(port *Port) (netlink.Link, error) {
 	if port.Device == "" {
-		return port.errorf("no device is named")
+		return nil, port.errorf("no device is named")
 	}
 	l, err := p.nl.LinkByName(port.Device)
 	var missing netlink.LinkNotFoundError
 	if errors.As(err, &missing) {
-		return port.errorf("no device %s in this network namespace: `ip link` lists them", port.Device)
+		return nil, port.errorf("no device %s in this network namespace: `ip link` lists them", port.Device)
 	}
 	if err != nil {
-		return port.errorf("look up device %s: %w", port.Device, err)
+		return nil, port.errorf("look up device %s: %w", port.Device, err)
 	}
 	a := l.Attrs()
 	port.Kind = l.Type()
 	switch {
 	case a.Flags&net.FlagLoopback != 0:
-		return port.errorf("device %s is the loopback", a.Name)
+		return nil, port.errorf("device %s is the loopback", a.Name)
 	case a.EncapType != "ether" || len(a.HardwareAddr) != 6:
-		return port.errorf("device %s carries no Ethernet frames (%s)", a.Name, a.EncapType)
+		return nil, port.errorf("device %s carries no Ethernet frames (%s)", a.Name, a.EncapType)
 	case a.Flags&net.FlagUp == 0:
-		return port.errorf("device %s is down: `ip link set %s up` first", a.Name, a.Name)
+		return nil, port.errorf("device %s is down: `ip link set %s up` first", a.Name, a.Name)
 	case a.MTU > mtuMax:
-		return port.errorf("the MTU of device %s is %d: at most %d is possible", a.Name, a.MTU, mtuMax)
+		return nil, port.errorf("the MTU of device %s is %d: at most %d is possible", a.Name, a.MTU, mtuMax)
 	}
 	if a.MasterIndex != 0 {
 		if err := p.checkMaster(port, a); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if a.Xdp != nil && a.Xdp.Attached && !p.follows(port, a) {
-		owner, remedy := p.xdpOwner(a)
-		return port.errorf("device %s runs %s already: %s", a.Name, owner, remedy)
-	}
+	return l, nil
+}
+
+// describe fills in what else a port says of its device.
+func (p *Plane) describe(port *Port, l netlink.Link) error {
+	a := l.Attrs()
 	p.follow(port, l)
 	port.fixChecksum = port.FixChecksum == SwitchOn ||
 		port.FixChecksum == SwitchAuto && (port.Kind == "veth" || port.Kind == "tuntap")
@@ -70,7 +85,7 @@ func (p *Plane) follow(port *Port, l netlink.Link) {
 	a := l.Attrs()
 	port.Index, port.Device, port.MTU = uint32(a.Index), a.Name, a.MTU
 	port.MAC = [6]byte(a.HardwareAddr)
-	port.Up = a.Flags&net.FlagUp != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
+	port.setUp(a.Flags&net.FlagUp != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0)
 }
 
 func (p *Plane) checkMaster(port *Port, a *netlink.LinkAttrs) error {

@@ -17,6 +17,7 @@ import (
 const (
 	netdevCommandGet    = 1
 	netdevIndex         = 1
+	netdevFeatures      = 3 // bit mask of what a driver can do with XDP
 	netdevRxMetadata    = 5 // bit mask of the kfuncs that a driver has
 	netdevRxMetadataTag = 4 // bpf_xdp_metadata_rx_vlan_tag
 )
@@ -94,18 +95,21 @@ func (p *Plane) loadBound(port *Port) (*ebpf.Program, error) {
 // rxMetadata asks the kernel what the driver can tell XDP programs beside the frame. A program cannot
 // find out at load: where the driver has no answer, each call has none.
 func (p *Plane) rxMetadata(port *Port) (features uint64, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("ask what driver %s tells XDP: %w", port.driver(), err)
-		}
-	}()
+	if features, err = p.netdev(port.Index, netdevRxMetadata); err != nil {
+		return 0, fmt.Errorf("ask what driver %s tells XDP: %w", port.driver(), err)
+	}
+	return features, nil
+}
+
+// netdev asks the kernel for one attribute of what it says of a device and XDP (Linux 6.3).
+func (p *Plane) netdev(index uint32, attribute uint16) (uint64, error) {
 	family, err := p.nl.GenlFamilyGet("netdev")
 	if err != nil {
 		return 0, err
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
 	// Not by nl.Genlmsg, which leaves the reserved bytes undefined: this family wants them to be 0.
-	req.AddRawData(append([]byte{netdevCommandGet, 1, 0, 0}, nl.NewRtAttr(netdevIndex, nl.Uint32Attr(port.Index)).Serialize()...))
+	req.AddRawData(append([]byte{netdevCommandGet, 1, 0, 0}, nl.NewRtAttr(netdevIndex, nl.Uint32Attr(index)).Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
 		return 0, err
@@ -116,7 +120,7 @@ func (p *Plane) rxMetadata(port *Port) (features uint64, err error) {
 			return 0, err
 		}
 		for _, a := range attrs {
-			if a.Attr.Type == netdevRxMetadata {
+			if a.Attr.Type == attribute && len(a.Value) >= 8 {
 				return binary.NativeEndian.Uint64(a.Value), nil
 			}
 		}

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,6 +24,9 @@ type Generation struct {
 	// MACs gives the identities of source MAC addresses, all above 0. Flows keep the identity of their
 	// opener, so a number must not change its meaning from one generation to the next.
 	MACs map[[6]byte]uint16
+	// Numbers say what rule ids, zones and identities of MACs mean, for the run that takes the plane over
+	// one day; nil: what the generation before said of them still holds. The plane only keeps them.
+	Numbers json.RawMessage
 }
 
 // loaded is a generation in the kernel.
@@ -46,15 +50,15 @@ func (p *Plane) Publish(g Generation) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
 	if g.Rules >= int(p.sizes.Rules) {
-		return fmt.Errorf("publish policy %d: it has %d rules and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
+		return fmt.Errorf("publish policy %d: it has rule ids up to %d and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
 	}
 	next, err := p.loadGeneration(g)
 	if err != nil {
 		return fmt.Errorf("publish policy %d: %w", g.Epoch, explainPermission(err))
 	}
 	if p.life != nil {
-		// Before it is in force: the next run's must be above it.
-		if err := p.life.state.publish(g.Epoch); err != nil {
+		// Before it is in force: the next run's must be above it, and know its numbers.
+		if err := p.life.publish(&g); err != nil {
 			next.close()
 			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		}
@@ -147,6 +151,7 @@ func (p *Plane) setConstants(spec *ebpf.CollectionSpec, epoch uint32, haveMACs b
 		bpf.XDPVarSimulate:     boolByte(p.options.Simulate),
 		bpf.XDPVarHaveMacs:     boolByte(haveMACs),
 		bpf.XDPVarEventRate:    p.options.EventRate,
+		bpf.XDPVarDropEvents:   p.options.DropEvents,
 	} {
 		v := spec.Variables[name]
 		if v == nil {

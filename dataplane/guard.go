@@ -51,9 +51,10 @@ func (p *Plane) linkTCX(port *Port) error {
 		{"mark", p.mark, ebpf.AttachTCXIngress},
 	} {
 		name := linkName(hook.kind, port.Index)
-		if done, err := p.replace(name, hook.program); err != nil {
+		if held, err := p.replace(name, hook.program); err != nil {
 			return err
-		} else if done {
+		} else if held != nil {
+			port.guards = append(port.guards, held)
 			continue
 		}
 		l, err := link.AttachTCX(link.TCXOptions{
@@ -65,6 +66,7 @@ func (p *Plane) linkTCX(port *Port) error {
 		if err := p.hold(name, l); err != nil {
 			return err
 		}
+		port.guards = append(port.guards, l)
 	}
 	return nil
 }

@@ -1,9 +1,10 @@
 package dataplane
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -31,6 +32,35 @@ type life struct {
 
 	linked  map[string]bool // links that this run uses
 	records int             // changes in the state when this run began
+
+	numbers json.RawMessage // of the generation published, while the state still tells of the maps before
+}
+
+// Numbers returns what the latest generation of an earlier run, in the network namespace of the calling
+// thread, said of its numbers: see Generation. It returns nil if there was none.
+func Numbers() (json.RawMessage, error) {
+	ns, err := currentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	defer ns.close()
+	s, err := readState(stateFile(ns.id.Ino))
+	if err != nil || s.Plane == 0 {
+		return nil, err
+	}
+	return s.Numbers, nil
+}
+
+// publish remembers a generation that is about to be in force. Its numbers are those of the maps that it
+// runs on: until commit, new ones are not those that a run after a failure finds.
+func (l *life) publish(g *Generation) error {
+	if l.taken || l.directory == "" {
+		return l.state.publish(g.Epoch, g.Numbers)
+	}
+	if g.Numbers != nil {
+		l.numbers = g.Numbers
+	}
+	return l.state.publish(g.Epoch, nil)
 }
 
 // openLife finds what there is. p.ns and p.nl are open.
@@ -158,20 +188,8 @@ func (p *Plane) differs() (string, error) {
 	if !slices.Equal(ports, s.Ports) {
 		return "the ports, their devices or their zones are others", nil
 	}
-	names := make(map[string]string)
-	for name, number := range s.Numbers {
-		kind, _, _ := strings.Cut(name, " ")
-		names[fmt.Sprint(kind, " ", number)] = name
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.options.Numbers)) {
-		number := p.options.Numbers[name]
-		kind, _, _ := strings.Cut(name, " ")
-		if was, had := s.Numbers[name]; had && was != number {
-			return fmt.Sprintf("the policy numbers its parts in another way, first %s", name), nil
-		}
-		if other := names[fmt.Sprint(kind, " ", number)]; other != "" && other != name {
-			return fmt.Sprintf("the policy has %s in the place of %s", name, other), nil
-		}
+	if !bytes.Equal(p.options.Numbers, s.Numbers) {
+		return "the policy cannot go on with the numbers of rules, zones and MAC addresses", nil
 	}
 	return "", nil
 }
@@ -305,7 +323,10 @@ func (p *Plane) commit() error {
 		return err
 	}
 	s := l.state
-	s.Plane, s.Next, s.Seed, s.Ports, s.Numbers = l.number, 0, p.seed, prints, p.options.Numbers
+	s.Plane, s.Next, s.Seed, s.Ports = l.number, 0, p.seed, prints
+	if !l.taken {
+		s.Numbers = l.numbers
+	}
 	s.WhyGeneric = make(map[string]string)
 	for _, port := range p.ports {
 		if port.WhyNotNative != "" {

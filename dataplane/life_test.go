@@ -1,6 +1,9 @@
 package dataplane
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -158,13 +161,35 @@ func TestKeepGivesBackPorts(t *testing.T) {
 // meaning is not.
 func TestKeepTakesOver(t *testing.T) {
 	g := newGateway(t, "client-server")
-	p := g.kept(t, thisKernel, Options{Ports: routed(), Numbers: map[string]uint32{"zone lan": 2, "rule web": 7}})
+	numbers := func() (saved json.RawMessage) {
+		g.do(t, func() (err error) {
+			saved, err = Numbers()
+			return err
+		})
+		return saved
+	}
+	p := g.kept(t, thisKernel, Options{Ports: routed()})
+	for name := range p.spec.Maps {
+		_, err := os.Stat(filepath.Join(p.life.pins.plane(p.life.number), name))
+		if pinned := err == nil; pinned == perGeneration[name] {
+			t.Errorf("map %s is pinned: %v", name, pinned)
+		}
+	}
+	if got := numbers(); got != nil {
+		t.Errorf("numbers that nobody gave are %s", got)
+	}
+	if err := p.Publish(Generation{Epoch: p.NextEpoch(), Numbers: json.RawMessage(`{"web": 7}`)}); err != nil {
+		t.Fatal(err)
+	}
 	p.mem.flows4[5].Slot[1].Core.Rule = 7
 	p.Credits()[7].Packets = 42
 	seed, epoch := p.seed, p.NextEpoch()
 	leave(t, p)
 
-	p = g.kept(t, thisKernel, Options{Ports: routed(), Numbers: map[string]uint32{"zone lan": 2, "rule web": 7, "rule more": 8}})
+	if !bytes.Contains(numbers(), []byte(`"web": 7`)) {
+		t.Errorf("numbers are %s", numbers())
+	}
+	p = g.kept(t, thisKernel, Options{Ports: routed(), Numbers: numbers()})
 	if taken, why := p.TakenOver(); !taken {
 		t.Fatalf("not taken over: %s", why)
 	}
@@ -176,8 +201,28 @@ func TestKeepTakesOver(t *testing.T) {
 	}
 	leave(t, p)
 
-	p = g.kept(t, thisKernel, Options{Ports: routed(), Numbers: map[string]uint32{"zone lan": 2, "rule other": 7}})
-	if taken, why := p.TakenOver(); taken || !strings.Contains(why, "rule other in the place of rule web") {
+	// A start that does not come to its end leaves the numbers of the maps that it would have replaced.
+	g.do(t, func() error {
+		k, err := probeKernel()
+		if err != nil {
+			return err
+		}
+		other, err := open(Options{FlowsMax: 4096, Keep: true, Ports: routed()}, k)
+		if err != nil {
+			return err
+		}
+		if taken, _ := other.TakenOver(); taken {
+			t.Error("taken over without its numbers")
+		}
+		err = other.Publish(Generation{Epoch: other.NextEpoch(), Numbers: json.RawMessage(`{"other": 7}`)})
+		return errors.Join(err, other.Leave())
+	})
+	if !bytes.Contains(numbers(), []byte(`"web": 7`)) {
+		t.Errorf("numbers are %s", numbers())
+	}
+
+	p = g.kept(t, thisKernel, Options{Ports: routed()})
+	if taken, why := p.TakenOver(); taken || !strings.Contains(why, "numbers") {
 		t.Errorf("taken over: %v, %s", taken, why)
 	}
 	if p.mem.flows4[5].Slot[1].Core.Rule != 0 || p.Credits()[7].Packets != 0 {

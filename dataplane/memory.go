@@ -29,8 +29,8 @@ type memory struct {
 
 // Credit is what the daemon counts of a rule, beside XDP.
 type Credit struct {
-	Packets, Bytes uint64 // of flows that ageing has freed
-	Aged           uint64 // their number
+	Packets, Bytes uint64 // of flows that the daemon has freed
+	Aged, Killed   uint64 // how many those are, by why
 	Unlogged       uint64 // events of their ends that were left out
 }
 

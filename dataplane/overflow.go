@@ -53,8 +53,9 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 	n := 0
 	for i := range flows4 {
 		f := &flows4[i]
-		o := overflowed{p.maps[bpf.XDPMapOverflow4], 4, f.Key.Proto, &gw.Overflow4, &f.Key, f, &f.Core, &f.Leg}
-		if gone, err := p.freeOverflow(o, now, timeouts); err != nil {
+		expired := func() bool { return timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) }
+		o := overflowed{p.maps[bpf.XDPMapOverflow4], 4, &gw.Overflow4, &f.Key, f, &f.Core}
+		if gone, err := p.freeOverflow(o, expired); err != nil {
 			return n, err
 		} else if gone {
 			freed4(f)
@@ -63,8 +64,9 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 	}
 	for i := range flows6 {
 		f := &flows6[i]
-		o := overflowed{p.maps[bpf.XDPMapOverflow6], 6, f.Key.Proto, &gw.Overflow6, &f.Key, f, &f.Core, &f.Leg}
-		if gone, err := p.freeOverflow(o, now, timeouts); err != nil {
+		expired := func() bool { return timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) }
+		o := overflowed{p.maps[bpf.XDPMapOverflow6], 6, &gw.Overflow6, &f.Key, f, &f.Core}
+		if gone, err := p.freeOverflow(o, expired); err != nil {
 			return n, err
 		} else if gone {
 			freed6(f)
@@ -74,22 +76,58 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 	return n, nil
 }
 
+// KillOverflow ends the overflowed flows that choose picks, as flowtable's Kill does in the groups, and
+// hands on a last copy of each. It returns their number. A packet that has found its flow before may
+// still count on it, unseen by anybody.
+func (p *Plane) KillOverflow(choose func(*flowtable.Flow) bool, freed func(*flowtable.Flow)) (int, error) {
+	gw := &p.mem.gateway[0]
+	flows4, flows6, err := p.Overflow()
+	if err != nil {
+		return 0, fmt.Errorf("kill overflowed flows: %w", err)
+	}
+	n := 0
+	end := func(o overflowed, view func() (flowtable.Flow, bool)) error {
+		gone, err := p.freeOverflow(o, func() bool {
+			f, ok := view()
+			return ok && choose(&f)
+		})
+		if f, ok := view(); gone && ok {
+			freed(&f)
+			n++
+		}
+		return err
+	}
+	for i := range flows4 {
+		f := &flows4[i]
+		o := overflowed{p.maps[bpf.XDPMapOverflow4], 4, &gw.Overflow4, &f.Key, f, &f.Core}
+		if err := end(o, func() (flowtable.Flow, bool) { return flowtable.View4(f) }); err != nil {
+			return n, err
+		}
+	}
+	for i := range flows6 {
+		f := &flows6[i]
+		o := overflowed{p.maps[bpf.XDPMapOverflow6], 6, &gw.Overflow6, &f.Key, f, &f.Core}
+		if err := end(o, func() (flowtable.Flow, bool) { return flowtable.View6(f) }); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // overflowed is a copy of a flow in a kernel hash, of either family.
 type overflowed struct {
 	table     *ebpf.Map
 	family    uint8
-	proto     uint8
 	count     *int64 // of the table's entries
 	key, flow any    // pointers into the copy, as are the next
 	core      *bpf.XDPFlowCore
-	legs      *[2]bpf.XDPLeg
 }
 
-// freeOverflow takes a flow that has expired out of its kernel hash, and brings the copy up to date.
-// One that saw a packet since it was copied is put back: it was away for as long as two system calls
+// freeOverflow takes a flow out of its kernel hash if ends says so of the copy, and brings the copy up to
+// date. If ends says otherwise then, the flow is put back: it was away for as long as two system calls
 // take.
-func (p *Plane) freeOverflow(o overflowed, now uint32, timeouts *flowtable.Timeouts) (bool, error) {
-	if !timeouts.Expired(now, o.proto, o.core, o.legs) {
+func (p *Plane) freeOverflow(o overflowed, ends func() bool) (bool, error) {
+	if !ends() {
 		return false, nil
 	}
 	word := o.core.Word
@@ -103,7 +141,7 @@ func (p *Plane) freeOverflow(o overflowed, now uint32, timeouts *flowtable.Timeo
 	if o.core.Word&flowtable.WordStateMask == 0 {
 		// A SYN took its word, to open the connection anew, and found it deleted: it ends here.
 		o.core.Word = word
-	} else if !timeouts.Expired(now, o.proto, o.core, o.legs) {
+	} else if !ends() {
 		err := o.table.Update(o.key, o.flow, ebpf.UpdateNoExist)
 		if err == nil {
 			return false, nil

@@ -61,3 +61,37 @@ func TestAgeOverflow(t *testing.T) {
 		t.Errorf("%d and %d flows are listed (%v), want 3 and none", len(left4), len(left6), err)
 	}
 }
+
+// Exactly the chosen flows leave the kernel's hashes and the counts.
+func TestKillOverflow(t *testing.T) {
+	p := openPlane(t, Options{})
+	for id := range uint32(6) {
+		four, six := bpf.XDPFlow4{Key: bpf.XDPFlow4Key{Lo: id, Proto: 6}}, bpf.XDPFlow6{Key: bpf.XDPFlow6Key{Lo: [4]uint32{id}, Proto: 17}}
+		four.Core.Word, six.Core.Word = uint64(bpf.XDPFlowStateFLOW_ESTABLISHED), uint64(bpf.XDPFlowStateFLOW_NEW)
+		four.Core.Created, six.Core.Created = id, id
+		four.Count[0].Packets = uint64(id)
+		if err := p.maps[bpf.XDPMapOverflow4].Put(&four.Key, &four); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.maps[bpf.XDPMapOverflow6].Put(&six.Key, &six); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gw := p.Flows().Gateway
+	gw.Flows, gw.Flows6, gw.HalfOpen, gw.Overflow4, gw.Overflow6 = 12, 6, 6, 6, 6
+	n, err := p.KillOverflow(func(f *flowtable.Flow) bool { return f.Created >= 4 }, func(f *flowtable.Flow) {
+		if f.Created < 4 || f.Tuple.Family == 4 && f.Packets[0] != uint64(f.Created) {
+			t.Errorf("freed %+v", f)
+		}
+	})
+	if err != nil || n != 4 {
+		t.Errorf("%d killed, %v", n, err)
+	}
+	if gw.Flows != 8 || gw.Flows6 != 4 || gw.HalfOpen != 4 || gw.Overflow4 != 4 || gw.Overflow6 != 4 {
+		t.Errorf("left are %d flows, %d of IPv6, %d half-open, %d and %d overflowed", gw.Flows, gw.Flows6, gw.HalfOpen, gw.Overflow4, gw.Overflow6)
+	}
+	left4, left6, err := p.Overflow()
+	if err != nil || len(left4) != 4 || len(left6) != 4 {
+		t.Errorf("%d and %d flows are listed (%v)", len(left4), len(left6), err)
+	}
+}

@@ -175,7 +175,9 @@ func (p *pins) home(elem ...string) string {
 
 func (p *pins) plane(n int) string { return p.home("plane-" + strconv.Itoa(n)) }
 
-func (p *pins) stateFile() string { return fmt.Sprintf("%s/netns-%d.json", runDir, p.inode) }
+func (p *pins) stateFile() string { return stateFile(p.inode) }
+
+func stateFile(inode uint64) string { return fmt.Sprintf("%s/netns-%d.json", runDir, inode) }
 
 // planes lists the directories of planes, of all layouts.
 func (p *pins) planes() []string { return p.glob("plane-*") }

@@ -27,6 +27,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -57,6 +58,7 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
 	mu     sync.Mutex // what follows
 	ports  []*Port

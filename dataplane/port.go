@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
+
+	"github.com/cilium/ebpf/link"
 
 	"github.com/softdpu/softdpu/bpf"
 )
@@ -58,6 +61,7 @@ type Port struct {
 	MAC    [6]byte
 	MTU    int // bytes of IP packet
 	Up     bool
+	Since  time.Time  // of Up; of Attach, if it has not changed
 	IP4    netip.Addr // source of what the gateway itself sends from here; zero = none
 	IP6    netip.Addr
 
@@ -71,6 +75,8 @@ type Port struct {
 	fixChecksum bool
 	vlanDevices map[uint16]device // routed: VLAN devices of the kernel on top of the device
 	attached    Mode              // in which an earlier run's XDP runs there, auto = none does
+	xdp         link.Link
+	guards      []link.Link // tcx: egress guard and ingress mark
 }
 
 // device is a network device as netlink names it.
@@ -86,6 +92,13 @@ func (p *Port) note(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
+// setUp takes over whether frames can pass, and since when that is so.
+func (p *Port) setUp(up bool) {
+	if up != p.Up || p.Since.IsZero() {
+		p.Up, p.Since = up, time.Now()
+	}
+}
+
 // errorf prefixes an error with the port that it is about.
 func (p *Port) errorf(format string, args ...any) error {
 	return fmt.Errorf("port %s: %w", p.Name, fmt.Errorf(format, args...))
@@ -94,7 +107,7 @@ func (p *Port) errorf(format string, args ...any) error {
 func (p *Port) clone() Port {
 	c := *p
 	c.Notes = slices.Clone(p.Notes)
-	c.peer, c.vlanDevices = nil, nil
+	c.peer, c.xdp, c.guards, c.vlanDevices = nil, nil, nil, nil
 	return c
 }
 

@@ -44,7 +44,14 @@ func (p *Plane) WatchRoutes() (*Routes, error) {
 		r.socket.Close()
 		return nil, fmt.Errorf("watch routes: %w", err)
 	}
+	p.watchedNow()
 	return r, nil
+}
+
+// watchedNow says that the watcher lives.
+func (p *Plane) watchedNow() {
+	now := time.Now()
+	p.watched.Store(&now)
 }
 
 func (r *Routes) open() error {
@@ -85,6 +92,7 @@ func (r *Routes) Run(ctx context.Context) (err error) {
 	defer stop()
 	next := time.Now().Add(interval)
 	for {
+		r.plane.watchedNow()
 		if err := r.socket.SetReadDeadline(next); err != nil {
 			return fmt.Errorf("watch routes: %w", err)
 		}
@@ -254,7 +262,7 @@ func (p *Plane) takeVLANDevice(port *Port, vid uint16, dev device) error {
 func (p *Plane) followPort(port *Port, l netlink.Link, gone bool) error {
 	was, old := *port, port.source()
 	if gone {
-		port.Up = false
+		port.setUp(false)
 		port.note("device %s is gone: restart once it is back", port.Device)
 	} else if len(l.Attrs().HardwareAddr) == len(port.MAC) {
 		device := port.Device // sysctls are restored by the name that Attach found

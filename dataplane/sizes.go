@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -14,23 +15,25 @@ const (
 	fragmentGroups = 1024 // 4,096 datagrams
 	flowsLimit     = 1 << 27
 	rulesLimit     = 1 << 24 // 24 bits of a verdict
+	rulesLeast     = 1 << 14 // policies that follow may have more rules; 768 KiB a CPU
 )
 
 // Options say how large the tables are. They hold for the life of a Plane.
 type Options struct {
 	FlowsMax      int     // entries of both families together; 0 = 1,000,000
 	HalfOpenShare float64 // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
-	Rules         int     // rules of the first policy; the counters have room for twice as many
-	EventRate     uint32  // events a second, per rule and CPU; 0 = 1000
+	Rules         int     // rules of the first policy; the counters have room for twice as many, and 16,384 at least
+	EventRate     uint32  // events a second, per rule or reason, and CPU; 0 = 1000
+	DropEvents    uint64  // reasons (bits by bpf.XDPReason) whose drops are events, though no rule gave them
 	HashSeed      uint64  // secret of the flow hash; 0 = random
 	Ethertypes    []uint16
 	// Keep lets the packet path outlive the process, by pins, and takes over what an earlier run left in
-	// the network namespace. Ports are those that Attach will be given, and Numbers say what the numbers
-	// in the policy mean, as "zone lan": 2, "rule web": 7: if a number has got another meaning, flows
-	// start afresh.
+	// the network namespace. Ports are those that Attach will be given, and Numbers what the function of
+	// that name returned when the first policy was compiled, if that goes on with them: else the numbers in
+	// flows would mean something else, and they start afresh.
 	Keep    bool
 	Ports   []PortConfig
-	Numbers map[string]uint32
+	Numbers json.RawMessage
 	// Simulate loads programs that take clock, arrival port and routes from Plane.Sim instead of the
 	// kernel. Such a plane attaches to nothing: its ports come from Place.
 	Simulate bool
@@ -74,7 +77,7 @@ func (o Options) Sizes() (Sizes, error) {
 		StripeBits:     uint32(min(stripeBitsMax, max(0, bits.Len32(groups)-1-4))),
 		OverflowMax:    uint32(min(1<<16, max(1024, o.FlowsMax/64))),
 		FragmentGroups: fragmentGroups,
-		Rules:          min(rulesLimit, max(4096, ceilPow2(uint64(o.Rules+1)*2))),
+		Rules:          min(rulesLimit, max(rulesLeast, ceilPow2(uint64(o.Rules+1)*2))),
 	}, nil
 }
 

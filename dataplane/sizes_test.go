@@ -20,11 +20,11 @@ func TestSizes(t *testing.T) {
 		options Options
 		want    Sizes
 	}{
-		{"defaults", Options{}, Sizes{1_000_000, 500_000, 524_288, 10, 15_625, 1024, 4096}},
-		{"one flow", Options{FlowsMax: 1, HalfOpenShare: 0.1}, Sizes{1, 1, 2, 0, 1024, 1024, 4096}},
-		{"not a power of two", Options{FlowsMax: 100_000, HalfOpenShare: 0.25}, Sizes{100_000, 25_000, 65_536, 10, 1562, 1024, 4096}},
-		{"exactly twice", Options{FlowsMax: 65_536}, Sizes{65_536, 32_768, 32_768, 10, 1024, 1024, 4096}},
-		{"few groups, few locks", Options{FlowsMax: 256}, Sizes{256, 128, 128, 3, 1024, 1024, 4096}},
+		{"defaults", Options{}, Sizes{1_000_000, 500_000, 524_288, 10, 15_625, 1024, 16_384}},
+		{"one flow", Options{FlowsMax: 1, HalfOpenShare: 0.1}, Sizes{1, 1, 2, 0, 1024, 1024, 16_384}},
+		{"not a power of two", Options{FlowsMax: 100_000, HalfOpenShare: 0.25}, Sizes{100_000, 25_000, 65_536, 10, 1562, 1024, 16_384}},
+		{"exactly twice", Options{FlowsMax: 65_536}, Sizes{65_536, 32_768, 32_768, 10, 1024, 1024, 16_384}},
+		{"few groups, few locks", Options{FlowsMax: 256}, Sizes{256, 128, 128, 3, 1024, 1024, 16_384}},
 		{"many", Options{FlowsMax: 16_000_000, Rules: 100_000}, Sizes{16_000_000, 8_000_000, 8_388_608, 10, 65_536, 1024, 262_144}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

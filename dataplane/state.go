@@ -21,16 +21,16 @@ type state struct {
 	Next   int    `json:"next"`   // directory of the maps that links are being moved to, 0 = none
 	Seed   uint64 `json:"seed"`   // of the flow hash
 	Epoch  uint32 `json:"epoch"`  // the highest that was published
-	// Ports and Numbers say what numbers in the maps mean.
-	Ports   []string          `json:"ports"`
-	Numbers map[string]uint32 `json:"numbers"`
+	// Ports and Numbers say what numbers in the maps mean. Numbers are as the latest policy gave them.
+	Ports   []string        `json:"ports"`
+	Numbers json.RawMessage `json:"numbers,omitempty"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
 	WhyGeneric map[string]string `json:"why_generic,omitempty"`
 	// Changes of the host, in order; what each replaced is what was there before the first run.
 	Changes []change `json:"changes"`
 
 	file string
-	mu   sync.Mutex // of Epoch, Changes and the file: policies and devices come at the same time
+	mu   sync.Mutex // of Epoch, Numbers, Changes and the file: policies and devices come at the same time
 }
 
 // Kinds of change.
@@ -99,11 +99,14 @@ func (s *state) save() error {
 	return s.write()
 }
 
-// publish remembers an epoch that is about to be in force.
-func (s *state) publish(epoch uint32) error {
+// publish remembers an epoch that is about to be in force, and what its numbers mean, unless that is nil.
+func (s *state) publish(epoch uint32, numbers json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Epoch = epoch
+	if numbers != nil {
+		s.Numbers = numbers
+	}
 	return s.write()
 }
 

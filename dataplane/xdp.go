@@ -55,14 +55,22 @@ func (p *Plane) attachXDP(port *Port) error {
 }
 
 func (p *Plane) linkXDP(port *Port, prog *ebpf.Program, mode link.XDPAttachFlags) error {
-	if done, err := p.replace(linkName("xdp", port.Index), prog); done {
+	name := linkName("xdp", port.Index)
+	if held, err := p.replace(name, prog); err != nil {
 		return err
+	} else if held != nil {
+		port.xdp = held
+		return nil
 	}
 	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: int(port.Index), Flags: mode})
 	if err != nil {
 		return err
 	}
-	return p.hold(linkName("xdp", port.Index), l)
+	if err := p.hold(name, l); err != nil {
+		return err
+	}
+	port.xdp = l
+	return nil
 }
 
 // hold keeps a new link until the end: of the process, or, where the packet path outlives that, until
@@ -82,31 +90,31 @@ func (p *Plane) hold(name string, l link.Link) error {
 }
 
 // replace puts a program in the place of the one that an earlier run has left on a device. No packet
-// sees neither. False: that run left none there.
-func (p *Plane) replace(name string, prog *ebpf.Program) (bool, error) {
+// sees neither. It returns the link, nil if that run left none there.
+func (p *Plane) replace(name string, prog *ebpf.Program) (link.Link, error) {
 	if p.life == nil || p.life.held[name] == nil {
-		return false, nil
+		return nil, nil
 	}
 	held := p.life.held[name]
 	info, err := prog.Info()
 	if err != nil {
-		return true, fmt.Errorf("look at program: %w", err)
+		return nil, fmt.Errorf("look at program: %w", err)
 	}
 	if id, ok := info.ID(); ok && uint32(id) == held.program {
 		p.life.linked[name] = true
-		return true, nil
+		return held, nil
 	}
 	before, err := ebpf.NewProgramFromID(ebpf.ProgramID(held.program))
 	if err != nil {
-		return true, fmt.Errorf("open the program before: %w", err)
+		return nil, fmt.Errorf("open the program before: %w", err)
 	}
 	p.files = append(p.files, before.Close)
 	if err := held.Update(prog); err != nil {
-		return true, fmt.Errorf("replace the program before: %w", err)
+		return nil, fmt.Errorf("replace the program before: %w", err)
 	}
 	p.life.linked[name] = true
 	p.undo = append(p.undo, func() error { return ignoreMissing(held.Update(before)) })
-	return true, nil
+	return held, nil
 }
 
 // whyNotNative asks the driver again by netlink, which, unlike bpf(2), hands on the driver's own
@@ -157,14 +165,14 @@ func setXDP(index uint32, fd int, flags uint32) error {
 // xdpOwner says which program is attached to a device and by whom, and how to take it off.
 func (p *Plane) xdpOwner(a *netlink.LinkAttrs) (owner, remedy string) {
 	id := ebpf.ProgramID(a.Xdp.ProgId)
-	name := ""
+	name, tag := "", ""
 	if prog, err := ebpf.NewProgramFromID(id); err == nil {
 		if info, err := prog.Info(); err == nil {
-			name = " " + strconv.Quote(info.Name)
+			name, tag = " "+strconv.Quote(info.Name), ", tag "+info.Tag
 		}
 		prog.Close()
 	}
-	owner = fmt.Sprintf("an XDP program%s (id %d)", name, id)
+	owner = fmt.Sprintf("an XDP program%s (id %d%s)", name, id, tag)
 	remedy = fmt.Sprintf("`ip link set dev %s xdp off` takes it off", a.Name)
 	if a.Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
 		remedy = fmt.Sprintf("`ip link set dev %s xdpgeneric off` takes it off", a.Name)

@@ -51,6 +51,9 @@ func (c *compiler) builtinRules() {
 // spoofing makes the entries in front of all rules but management: what may not come from a zone.
 func (c *compiler) spoofing() {
 	for _, name := range c.out.Zones[zoneFirst:] {
+		if name == "" {
+			continue
+		}
 		z := &c.policy.Zones[slices.IndexFunc(c.policy.Zones, func(z Zone) bool { return z.Name == name })]
 		if len(z.Addresses) == 0 {
 			continue
@@ -73,7 +76,7 @@ func (c *compiler) management(b *builtinEntries) {
 	for _, ref := range m.From {
 		id, known := c.zones[ref.Name]
 		if !known || id == zoneHost {
-			c.fail(Unknown(ref.Pos, "zone", ref.Name, c.out.Zones[zoneFirst:], "management comes from a zone of the policy, which has none of this name"))
+			c.fail(Unknown(ref.Pos, "zone", ref.Name, slices.DeleteFunc(slices.Clone(c.out.Zones[zoneFirst:]), func(name string) bool { return name == "" }), "management comes from a zone of the policy, which has none of this name"))
 			continue
 		}
 		from.Add(id)

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -25,20 +24,21 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 		policy: p,
 		opts:   opts,
 		zones:  map[string]uint8{NameHost: zoneHost},
-		out:    &Compiled{Tests: slices.Clone(p.Tests), Warnings: slices.Clone(p.Warnings)},
+		out:    &Compiled{Tests: slices.Clone(p.Tests), Warnings: slices.Clone(p.Warnings), Identities: new(Identities)},
+	}
+	if c.previous = opts.Previous; c.previous == nil {
+		c.previous = new(Identities)
 	}
 	c.numberZones()
 	c.numberMACs()
 	c.claimPorts()
 	c.builtinRules()
-	for i := range p.Rules {
-		c.addRule(&p.Rules[i])
-	}
+	c.out.Order = c.numberRules()
 	c.spoofing()
 	c.management(&c.builtin)
 	c.dhcpClient()
 	for i := range p.Rules {
-		c.rule(RuleFirst+uint32(i), &p.Rules[i])
+		c.rule(c.out.Order[i], &p.Rules[i])
 	}
 	if len(c.errs) > 0 {
 		return nil, c.errs.Sorted(p.Files...)
@@ -57,7 +57,9 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 type compiler struct {
 	policy    *Policy
 	opts      CompileOptions
+	previous  *Identities
 	zones     map[string]uint8
+	lastMAC   uint16 // highest identity
 	out       *Compiled
 	errs      Errors
 	antispoof []flowtable.ACLEntry
@@ -68,69 +70,17 @@ type compiler struct {
 
 func (c *compiler) fail(e Error) { c.errs = append(c.errs, e) }
 
-func (c *compiler) numberZones() {
-	names := make([]string, 0, len(c.policy.Zones))
-	for i := range c.policy.Zones {
-		names = append(names, c.policy.Zones[i].Name)
-	}
-	slices.Sort(names)
-	c.out.Zones = append([]string{"", NameHost}, names...)
-	if len(c.out.Zones) > zoneMax+1 {
-		last := c.policy.Zones[len(c.policy.Zones)-1].Pos
-		c.fail(last.Errorf("policy has %d zones, more than %d", len(names), zoneMax-zoneFirst+1).
-			WithHint("tell networks apart by addresses or workloads inside a zone"))
-		names = names[:zoneMax-zoneFirst+1]
-	}
-	for i, name := range names {
-		c.zones[name] = uint8(zoneFirst + i)
-	}
-}
-
-// numberMACs gives each MAC that a workload or set holds an identity, in the order of their bytes.
-func (c *compiler) numberMACs() {
-	all := make(map[MAC]Pos)
-	for i := range c.policy.Workloads {
-		for _, m := range c.policy.Workloads[i].MACs {
-			all[m] = c.policy.Workloads[i].Pos
-		}
-	}
-	for i := range c.policy.Sets {
-		for _, m := range c.policy.Sets[i].MACs {
-			all[m] = c.policy.Sets[i].Pos
-		}
-	}
-	c.out.MACs = make(map[MAC]uint16, len(all))
-	sorted := slices.SortedFunc(maps.Keys(all), func(a, b MAC) int { return slices.Compare(a[:], b[:]) })
-	for i, m := range sorted {
-		if i+1 > 65535 {
-			c.fail(all[m].Errorf("policy names %d MAC addresses, more than 65535", len(sorted)).WithHint("use addresses or zones instead"))
-			return
-		}
-		c.out.MACs[m] = uint16(i + 1)
-	}
-}
-
 // claimPorts says for every port and VLAN which zone its frames belong to.
 func (c *compiler) claimPorts() {
 	for i := range c.policy.Zones {
 		z := &c.policy.Zones[i]
-		ports := z.Ports
-		if c.opts.OwnNamePorts {
-			ports = slices.DeleteFunc(slices.Clone(ports), func(name string) bool { return !c.portExists(name) })
-			if len(ports) == 0 && c.portExists(z.Name) {
-				ports = []string{z.Name}
-			}
-		} else {
-			for j, name := range ports {
-				if !c.portExists(name) {
-					c.fail(Unknown(z.PortPos[j], "port", name, c.opts.Ports, "the gateway's configuration has no such port"))
-				}
+		for j, name := range z.Ports {
+			if !c.opts.OwnNamePorts && !c.portExists(name) {
+				c.fail(Unknown(z.PortPos[j], "port", name, c.opts.Ports, "the gateway's configuration has no such port"))
 			}
 		}
-		for _, name := range ports {
-			for _, vlan := range z.vlanIDs() {
-				c.out.Ports = append(c.out.Ports, PortZone{Port: name, VLAN: vlan, Zone: c.zones[z.Name]})
-			}
+		for _, at := range c.placesOf(z) {
+			c.out.Ports = append(c.out.Ports, PortZone{Port: at.port, VLAN: at.vlan, Zone: c.zones[z.Name]})
 		}
 	}
 	slices.SortFunc(c.out.Ports, func(a, b PortZone) int {
@@ -146,21 +96,37 @@ func (c *compiler) claimPorts() {
 	}
 }
 
+// placesOf returns what a zone says belongs to it, in order.
+func (c *compiler) placesOf(z *Zone) (places []place) {
+	ports := z.Ports
+	if c.opts.OwnNamePorts {
+		ports = slices.DeleteFunc(slices.Clone(ports), func(name string) bool { return !c.portExists(name) })
+		if len(ports) == 0 && c.portExists(z.Name) {
+			ports = []string{z.Name}
+		}
+	}
+	for _, name := range ports {
+		for _, vlan := range z.vlanIDs() {
+			places = append(places, place{name, vlan})
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.vlan, b.vlan)) })
+	return places
+}
+
 func (c *compiler) portExists(name string) bool {
 	return c.opts.Ports == nil && !c.opts.OwnNamePorts || slices.Contains(c.opts.Ports, name)
 }
 
-func (c *compiler) addRule(r *Rule) {
-	if len(c.out.Rules) == maxRules {
-		c.fail(r.Pos.Errorf("policy has more than %d rules", maxRules-int(RuleFirst)))
-	}
+// ruleInfo describes a rule, and notes when the first one expires.
+func (c *compiler) ruleInfo(r *Rule) RuleInfo {
 	expired := r.Expired(c.opts.Now)
-	c.out.Rules = append(c.out.Rules, RuleInfo{
-		Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Action: r.Action, Log: r.Log, Audit: r.Audit,
-		Expired: expired, Description: r.Description, Owner: r.Owner,
-	})
 	if !expired && !r.Expires.IsZero() && (c.out.NextExpiry.IsZero() || r.Expires.Before(c.out.NextExpiry)) {
 		c.out.NextExpiry = r.Expires
+	}
+	return RuleInfo{
+		Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Action: r.Action, Log: r.Log, Audit: r.Audit,
+		Expired: expired, Description: r.Description, Owner: r.Owner,
 	}
 }
 
@@ -200,7 +166,7 @@ func (c *compiler) rule(id uint32, r *Rule) {
 		c.warn(r.Pos.Errorf("rule %q can never match", r.Name).WithHint("%s", neverHint(from, to, r)))
 	}
 	if r.Audit {
-		entries = disjoint(entries, uint16(len(c.out.MACs)))
+		entries = disjoint(entries, c.lastMAC)
 	}
 	c.entries = append(c.entries, entries...)
 }

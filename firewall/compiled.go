@@ -16,7 +16,7 @@ const (
 	RuleND         = uint32(bpf.XDPBuiltinRuleRULE_ND)          // "builtin-nd": likewise
 	RuleICMPErrors = uint32(bpf.XDPBuiltinRuleRULE_ICMP_ERRORS) // "builtin-icmp-errors": likewise
 	RuleReplies    = uint32(bpf.XDPBuiltinRuleRULE_REPLIES)     // "builtin-replies": likewise
-	RuleFirst      = uint32(bpf.XDPBuiltinRuleRULE_FIRST)       // first rule of the policy; the others follow in its order
+	RuleFirst      = uint32(bpf.XDPBuiltinRuleRULE_FIRST)       // first id of the policy's rules
 )
 
 // Ref is a name with the place where it was written.
@@ -43,19 +43,25 @@ type CompileOptions struct {
 	// OwnNamePorts gives a zone none of whose ports exist the port of its own name, if there is one;
 	// ports that do not exist are then no error.
 	OwnNamePorts bool
+	// Previous are the identities of the policy that this one follows; nil: it is the first, and its
+	// rules are numbered in its order, its zones in the order of their names.
+	Previous *Identities
 }
 
 // Compiled is a policy ready to be built into a classifier. It is immutable.
 type Compiled struct {
-	Rules    []RuleInfo           // index = rule id
-	Zones    []string             // index = zone id: "", "host", then the policy's in name order
+	Rules    []RuleInfo           // index = rule id; those of earlier policies are Gone, ids without a Name free
+	Order    []uint32             // ids of the policy's rules in its order, without the built-in ones
+	Zones    []string             // index = zone id: "", "host", then the policy's; "" = an id that it does not use
 	Ports    []PortZone           // in order of port and VLAN
 	Entries  []flowtable.ACLEntry // in evaluation order
-	MACs     map[MAC]uint16       // identity of each MAC that the rules name, from 1
+	MACs     map[MAC]uint16       // identity of each MAC that the policy names, from 1
 	Tests    []Test
 	Warnings Errors // of the policy and of its compilation
 	// NextExpiry is when the earliest rule expires that had not at compile time; zero: none will.
 	NextExpiry time.Time
+	// Identities are for the policy that follows this one.
+	Identities *Identities
 }
 
 // RuleInfo is what messages and counters say of a rule.
@@ -68,6 +74,7 @@ type RuleInfo struct {
 	Audit       bool
 	Builtin     bool
 	Expired     bool
+	Gone        bool // of an earlier policy: flows may still bear it
 	Description string
 	Owner       string
 }

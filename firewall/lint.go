@@ -48,6 +48,10 @@ func (c *compiler) lint() {
 // shadowed warns of rules each of whose entries is covered by one earlier entry that decides.
 func (c *compiler) shadowed() {
 	entries := c.out.Entries
+	rules := make(map[uint32]*Rule, len(c.out.Order))
+	for i, id := range c.out.Order {
+		rules[id] = &c.policy.Rules[i]
+	}
 	for i := 0; i < len(entries); {
 		rule := entries[i].Verdict & (maxRules - 1)
 		end := i + 1
@@ -70,7 +74,7 @@ func (c *compiler) shadowed() {
 				}
 			}
 			if len(by) > 0 {
-				r := &c.policy.Rules[rule-RuleFirst]
+				r := rules[rule]
 				c.warn(r.Pos.Errorf("rule %q can never match", r.Name).WithHint("covered by %s", strings.Join(by, " and ")))
 			}
 		}

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
@@ -21,15 +22,9 @@ type Source struct {
 func Load(paths ...string) (*Policy, error) {
 	var sources []Source
 	for _, path := range paths {
-		files := []string{path}
-		info, err := os.Stat(path)
+		files, err := PolicyFiles(path)
 		if err != nil {
-			return nil, fmt.Errorf("read policy: %w", err)
-		}
-		if info.IsDir() {
-			if files, err = policyFiles(path); err != nil {
-				return nil, err
-			}
+			return nil, err
 		}
 		for _, f := range files {
 			text, err := os.ReadFile(f)
@@ -40,6 +35,19 @@ func Load(paths ...string) (*Policy, error) {
 		}
 	}
 	return Parse(sources, os.ReadFile)
+}
+
+// PolicyFiles returns the files that Load reads for a path: the path itself, or of a directory those that
+// end in .yaml or .yml, in name order. The files of sets are not among them.
+func PolicyFiles(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	return policyFiles(path)
 }
 
 func policyFiles(dir string) ([]string, error) {
@@ -65,8 +73,7 @@ func policyFiles(dir string) ([]string, error) {
 // to the file that names them; nil refuses such sets. The error is an Errors with every mistake found.
 func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, error) {
 	l := &loader{
-		policy:        &Policy{used: make(map[string]bool)},
-		readFile:      readFile,
+		policy:        &Policy{Sums: make(map[string][sha256.Size]byte), used: make(map[string]bool)},
 		zoneIndex:     make(map[string]int),
 		setIndex:      make(map[string]int),
 		workloadIndex: make(map[string]int),
@@ -74,9 +81,19 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		ruleIndex:     make(map[string]int),
 	}
 	l.used = l.policy.used
+	if readFile != nil {
+		l.readFile = func(path string) ([]byte, error) {
+			text, err := readFile(path)
+			if err == nil {
+				l.policy.Sums[path] = sha256.Sum256(text)
+			}
+			return text, err
+		}
+	}
 	var documents []map[string]*Node
 	for _, s := range sources {
 		l.policy.Files = append(l.policy.Files, s.Name)
+		l.policy.Sums[s.Name] = sha256.Sum256(s.Text)
 		docs, errs := ParseYAML(s.Name, s.Text)
 		l.Errs = append(l.Errs, errs...)
 		if len(docs) == 0 && len(errs) == 0 {

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"crypto/sha256"
 	"net"
 	"net/netip"
 	"time"
@@ -18,7 +19,9 @@ const (
 // Policy is what the operator wrote, with every name resolved and every value checked. Slices are in
 // the order of the files.
 type Policy struct {
-	Files     []string // as read, in order, without the files of sets
+	Files []string // as read, in order, without the files of sets
+	// SHA-256 of every file as it was read, those of sets too, by the name it was read under.
+	Sums      map[string][sha256.Size]byte
 	Zones     []Zone
 	Sets      []Set
 	Workloads []Workload

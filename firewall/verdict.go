@@ -50,7 +50,7 @@ func (c *Compiled) Explain(verdict uint32) string {
 		return "spoofed: the source is outside the addresses of its zone"
 	case id == RuleNone:
 		return "no rule matched"
-	case int(id) >= len(c.Rules):
+	case int(id) >= len(c.Rules) || c.Rules[id].Name == "":
 		return fmt.Sprintf("rule %d, which this policy does not have", id)
 	case c.Rules[id].Builtin:
 		return fmt.Sprintf("built-in rule %q", c.Rules[id].Name)

@@ -89,35 +89,55 @@ func (t *Table) Lookup(tuple Tuple) (Flow, bool) {
 	return view(&e)
 }
 
+// View4 reads a flow that was copied out of a kernel hash, beside the groups. It reports false for a copy
+// that holds none.
+func View4(f *bpf.XDPFlow4) (Flow, bool) {
+	e := entry4(f, FlowID{Overflow: true})
+	return view(&e)
+}
+
+// View6 is View4 for IPv6.
+func View6(f *bpf.XDPFlow6) (Flow, bool) {
+	e := entry6(f, FlowID{Overflow: true})
+	return view(&e)
+}
+
 // All walks the flows in table order, the overflow last. Flows that come or go meanwhile may or may
 // not be among them; none is seen half.
 func (t *Table) All() iter.Seq[Flow] {
 	return func(yield func(Flow) bool) {
+		for e := range t.entries() {
+			if f, ok := view(&e); ok && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// entries walks all places of the table, free ones too, the overflow last.
+func (t *Table) entries() iter.Seq[entry] {
+	return func(yield func(entry) bool) {
 		for g := range t.groups4 {
 			for s := range t.groups4[g].Slot {
-				e := entry4(&t.groups4[g].Slot[s], FlowID{Group: uint32(g), Slot: uint8(s)})
-				if f, ok := view(&e); ok && !yield(f) {
+				if !yield(entry4(&t.groups4[g].Slot[s], FlowID{Group: uint32(g), Slot: uint8(s)})) {
 					return
 				}
 			}
 		}
 		for g := range t.groups6 {
 			for s := range t.groups6[g].Slot {
-				e := entry6(&t.groups6[g].Slot[s], FlowID{Group: uint32(g), Slot: uint8(s)})
-				if f, ok := view(&e); ok && !yield(f) {
+				if !yield(entry6(&t.groups6[g].Slot[s], FlowID{Group: uint32(g), Slot: uint8(s)})) {
 					return
 				}
 			}
 		}
-		for _, x := range t.overflow4 {
-			e := entry4(x, FlowID{Overflow: true})
-			if f, ok := view(&e); ok && !yield(f) {
+		for _, f := range t.overflow4 {
+			if !yield(entry4(f, FlowID{Overflow: true})) {
 				return
 			}
 		}
-		for _, x := range t.overflow6 {
-			e := entry6(x, FlowID{Overflow: true})
-			if f, ok := view(&e); ok && !yield(f) {
+		for _, f := range t.overflow6 {
+			if !yield(entry6(f, FlowID{Overflow: true})) {
 				return
 			}
 		}

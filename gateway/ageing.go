@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -18,13 +19,16 @@ const (
 	graceByTime = 100 * time.Millisecond
 )
 
-// Why a flow ended, in events. XDP's own end is an eviction.
+// Why a flow ended, in events. XDP's own ends are evictions and reopenings.
 const (
-	endAged    = "aged"    // idle for its time-out
-	endClosed  = "closed"  // idle after FIN or RST
-	endRevoked = "revoked" // the policy no longer allowed it
-	endEvicted = "evicted" // its place was needed
-	endStopped = "stopped" // the gateway stopped
+	endAged     = "aged"     // idle for its time-out
+	endClosed   = "closed"   // idle after both sides' FIN
+	endReset    = "reset"    // idle after a RST
+	endRevoked  = "revoked"  // the policy no longer allowed it
+	endEvicted  = "evicted"  // its place was needed
+	endReopened = "reopened" // the same connection was opened anew after its end
+	endStopped  = "stopped"  // the gateway stopped
+	endKilled   = "killed"   // somebody asked for it
 )
 
 // ageing frees flows that were idle for their time-out, off the packet path.
@@ -33,7 +37,15 @@ type ageing struct {
 	events   *eventLog
 	timeouts flowtable.Timeouts
 	log      *slog.Logger
-	failing  bool // said already
+	failing  bool                      // said already
+	scanned  atomic.Pointer[time.Time] // when the last scan ended, or the first one was waited for
+}
+
+// lastScan returns when run last came round. It may be called beside run, also before it.
+func (a *ageing) lastScan() time.Time {
+	now := time.Now()
+	a.scanned.CompareAndSwap(nil, &now)
+	return *a.scanned.Load()
 }
 
 // run scans every second until ctx is done.
@@ -51,6 +63,8 @@ func (a *ageing) run(ctx context.Context) {
 			a.log.Error("flows are not aged as they should be", "error", err)
 		}
 		a.failing = err != nil
+		now := time.Now()
+		a.scanned.Store(&now)
 	}
 }
 
@@ -61,6 +75,7 @@ func (a *ageing) scan(now uint32) error {
 	defer l.mu.Unlock()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
+		l.ended[ofNoRule].Aged++
 		a.end(f, now, endReason(f))
 	}
 	var graceErr error
@@ -113,8 +128,10 @@ func endReason(f *flowtable.Flow) string {
 	switch {
 	case f.Revoked:
 		return endRevoked
-	case f.State == flowTimeWait || f.State == flowClosed:
+	case f.State == flowTimeWait:
 		return endClosed
+	case f.State == flowClosed:
+		return endReset
 	}
 	return endAged
 }

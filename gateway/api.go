@@ -27,6 +27,7 @@ type Flow struct {
 	Bytes        [2]uint64  `json:"bytes"`   // of IP packets
 	AgeS         float64    `json:"age_s"`
 	IdleS        float64    `json:"idle_s"`
+	CommunityID  string     `json:"community_id"` // "" where the flow table does not keep what it is made of
 }
 
 // Drop is what was dropped for one reason.
@@ -34,6 +35,9 @@ type Drop struct {
 	Reason  string `json:"reason"`
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"` // of frames
+	// Unlogged counts the events that were left out, where events.drops asks for them: by the limit, or
+	// because the ring was full.
+	Unlogged uint64 `json:"unlogged"`
 }
 
 // Pass is what went to the kernel's stack for one cause.
@@ -72,6 +76,7 @@ type Status struct {
 	Config  string       `json:"config"`
 	Program string       `json:"program"` // tag of the running XDP program
 	Policy  PolicyStatus `json:"policy"`
+	Differs []FileStatus `json:"differs"` // files that are not as they were loaded
 	Ports   []PortStatus `json:"ports"`
 	Table   TableStatus  `json:"table"`
 	Events  EventStatus  `json:"events"`
@@ -82,6 +87,8 @@ type Status struct {
 type PolicyStatus struct {
 	Path       string     `json:"path"`
 	Files      []string   `json:"files"`
+	Hash       string     `json:"hash"` // SHA-256 over all files, those of sets too
+	Loaded     time.Time  `json:"loaded"`
 	Epoch      uint32     `json:"epoch"`
 	Rules      int        `json:"rules"` // without built-in ones
 	Zones      []string   `json:"zones"`
@@ -104,10 +111,11 @@ type PortStatus struct {
 	MAC          string            `json:"mac"`
 	MTU          int               `json:"mtu"`
 	Up           bool              `json:"up"`
+	Since        time.Time         `json:"since"` // up or down
 	Notes        []string          `json:"notes"`
 }
 
-// TableStatus is the flow table. It holds what was created less what was evicted and aged.
+// TableStatus is the flow table. It holds what was created less what was evicted, aged and killed.
 type TableStatus struct {
 	Flows       int64  `json:"flows"`
 	FlowsMax    int64  `json:"flows_max"`
@@ -120,14 +128,18 @@ type TableStatus struct {
 	Overflowed  uint64 `json:"overflowed"`
 	Reopened    uint64 `json:"reopened"` // connections that were over and began anew in the place of their own flow
 	Aged        uint64 `json:"aged"`
+	Killed      uint64 `json:"killed"` // by somebody who asked for it
 }
 
 // EventStatus is the events file.
 type EventStatus struct {
-	File     string `json:"file"`
-	Written  uint64 `json:"written"`
-	Unlogged uint64 `json:"unlogged"` // by the limit, or because the ring was full
-	Lost     uint64 `json:"lost"`     // the file did not take them
+	File      string `json:"file"`
+	Written   uint64 `json:"written"`
+	Waiting   uint64 `json:"waiting"`   // in memory, for the next second or for the disk
+	Unlogged  uint64 `json:"unlogged"`  // by the limit, or because the ring was full
+	Lost      uint64 `json:"lost"`      // the file did not take them
+	Rotations uint64 `json:"rotations"` // of the file, by the gateway
+	Error     string `json:"error"`     // why the file cannot be written or rotated now, "" if it can
 }
 
 // apiError is the body of every answer that is none.
@@ -135,4 +147,6 @@ type apiError struct {
 	Error  string `json:"error"`
 	Column int    `json:"column,omitempty"` // of a filter
 	Hint   string `json:"hint,omitempty"`
+	// Errors are those of configuration and policy, one by one.
+	Errors []Mistake `json:"errors,omitempty"`
 }

@@ -13,6 +13,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/firewall"
 )
 
 // DefaultSocket is where a daemon listens unless its configuration says otherwise.
@@ -80,9 +82,31 @@ func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
 	return rules, c.get(ctx, "rules", nil, &rules)
 }
 
+// Reload has the daemon read its configuration and policy again and put them in force. The error is a
+// firewall.Errors if the daemon refused what is written; then all is as it was.
+func (c *Client) Reload(ctx context.Context) (done *Reloaded, err error) {
+	return done, c.ask(ctx, http.MethodPost, "reload", nil, &done)
+}
+
+// KillFlows ends the flows that a filter expression matches, or with "" all, and returns their number.
+// It is for root.
+func (c *Client) KillFlows(ctx context.Context, filter string) (int, error) {
+	query := url.Values{"filter": {filter}}
+	if filter == "" {
+		query = url.Values{"all": {"1"}}
+	}
+	var killed Killed
+	err := c.ask(ctx, http.MethodPost, "flows/kill", query, &killed)
+	return killed.Killed, err
+}
+
 func (c *Client) get(ctx context.Context, what string, query url.Values, into any) error {
+	return c.ask(ctx, http.MethodGet, what, query, into)
+}
+
+func (c *Client) ask(ctx context.Context, method, what string, query url.Values, into any) error {
 	u := url.URL{Scheme: "http", Host: "softdpu", Path: "/v1/" + what, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", what, err)
 	}
@@ -96,10 +120,21 @@ func (c *Client) get(ctx context.Context, what string, query url.Values, into an
 		if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&fault); err != nil {
 			return fmt.Errorf("ask for %s: the daemon at %s answers %s", what, c.socket, resp.Status)
 		}
+		if len(fault.Errors) > 0 {
+			errs := make(firewall.Errors, len(fault.Errors))
+			for i := range fault.Errors {
+				errs[i] = fault.Errors[i].FirewallError()
+			}
+			return errs
+		}
 		if fault.Column > 0 {
 			return &FilterError{Text: query.Get("filter"), Column: fault.Column, Msg: fault.Error, Hint: fault.Hint}
 		}
-		return fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
+		err := fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
+		if fault.Hint != "" {
+			err = fmt.Errorf("%w: %s", err, fault.Hint)
+		}
+		return err
 	}
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
 		return fmt.Errorf("read %s: %w: the daemon at %s may be of another version, or has just stopped", what, err, c.socket)

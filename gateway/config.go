@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +15,10 @@ import (
 // Config is what the operator wrote about this machine, with defaults filled in.
 type Config struct {
 	File       string
-	Ports      []Port      // in name order
-	Inline     [][2]string // pairs of port names that are joined as a bump in the wire
-	Policy     string      // file or directory
+	Sum        [sha256.Size]byte // SHA-256 of the file as LoadConfig has read it
+	Ports      []Port            // in name order
+	Inline     [][2]string       // pairs of port names that are joined as a bump in the wire
+	Policy     string            // file or directory
 	PolicyPos  firewall.Pos
 	Management firewall.Management
 	OnStop     OnStop
@@ -77,21 +79,15 @@ type Flows struct {
 	Timeouts      Timeouts
 }
 
-// Metrics says where the exporter listens.
+// Metrics says where /metrics and /healthz are served.
 type Metrics struct {
-	Listen string // host:port, "" for none
+	Listen string // host:port, "" for nowhere
 }
 
 // Control is the socket that the other verbs speak to.
 type Control struct {
 	Socket string
 	Group  string // that may read
-}
-
-// Events is where flow starts and ends of rules with `log` are written.
-type Events struct {
-	File string
-	Rate int // events a second and rule; those above are counted
 }
 
 // Limits of abi.h.
@@ -102,10 +98,9 @@ const (
 )
 
 const (
-	minFlows     = 16
-	maxFlows     = 1 << 24
-	maxDevice    = 15 // characters, IFNAMSIZ
-	maxEventRate = 1_000_000
+	minFlows  = 16
+	maxFlows  = 1 << 24
+	maxDevice = 15 // characters, IFNAMSIZ
 )
 
 // LoadConfig reads the gateway's configuration. Paths in it are relative to its directory. The error
@@ -115,7 +110,11 @@ func LoadConfig(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	return ParseConfig(path, text)
+	c, err := ParseConfig(path, text)
+	if err == nil {
+		c.Sum = sha256.Sum256(text)
+	}
+	return c, err
 }
 
 // ParseConfig reads a configuration from memory; name is what errors call it and paths are relative to.
@@ -134,8 +133,9 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		File:   name,
 		OnStop: OnStopBlock, UpgradeGrace: time.Minute,
 		Flows:   Flows{Max: 262_144, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()},
+		Metrics: Metrics{Listen: "127.0.0.1:9469"},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
-		Events:  Events{File: "/var/log/softdpu/eve.json", Rate: 1000},
+		Events:  defaultEvents(),
 	}
 	if len(docs) > 0 {
 		r.config(c, docs[0])
@@ -205,11 +205,7 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 		r.flows(&c.Flows, v)
 	}
 	if v := f["metrics"]; v != nil {
-		m := r.Fields(v, "metrics", configKeys["metrics"])
-		if l := m["listen"]; l != nil {
-			c.Metrics.Listen = r.listen(l)
-			r.warn(l.Pos.Errorf("metrics are not served by this version yet").WithHint("the address is checked and otherwise not used"))
-		}
+		r.metrics(c, v)
 	}
 	if v := f["control"]; v != nil {
 		m := r.Fields(v, "control", configKeys["control"])
@@ -221,13 +217,7 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 		}
 	}
 	if v := f["events"]; v != nil {
-		m := r.Fields(v, "events", configKeys["events"])
-		if s := m["file"]; s != nil {
-			c.Events.File = r.path(s, "file")
-		}
-		if s := m["rate"]; s != nil {
-			c.Events.Rate, _ = r.Int(s, "rate", 1, maxEventRate)
-		}
+		r.events(&c.Events, v)
 	}
 	if v := f["ethertypes"]; v != nil {
 		r.ethertypes(c, v)

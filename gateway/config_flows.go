@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -169,6 +170,27 @@ func parseDuration(text string) (time.Duration, error) {
 		return maxTimeout + 1, nil // the sum must not overflow
 	}
 	return days + d, nil
+}
+
+// metrics reads where to serve them, or none.
+func (r *configReader) metrics(c *Config, n *firewall.Node) {
+	if n.Kind == firewall.ScalarNode {
+		if n.Text != firewall.NameNone {
+			r.Fail(firewall.Unknown(n.Pos, "metrics", n.Text, []string{firewall.NameNone}, `write {listen: "127.0.0.1:9469"}, or none`))
+		}
+		c.Metrics.Listen = ""
+		return
+	}
+	l := r.Fields(n, "metrics", configKeys["metrics"])["listen"]
+	if l == nil {
+		return
+	}
+	c.Metrics.Listen = r.listen(l)
+	host, _, _ := net.SplitHostPort(c.Metrics.Listen)
+	if a, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !a.IsLoopback()) {
+		r.warn(l.Pos.Errorf("metrics are served beyond this machine, to whoever the policy lets in").
+			WithHint("they tell names of rules and ports; 127.0.0.1 serves this machine alone"))
+	}
 }
 
 func (r *configReader) listen(n *firewall.Node) string {

@@ -12,5 +12,5 @@ var configKeys = map[string][]string{
 		"tcp_closed", "udp_new", "udp", "icmp", "other"},
 	"metrics": {"listen"},
 	"control": {"socket", "group"},
-	"events":  {"file", "rate"},
+	"events":  {"file", "rate", "max_size", "keep", "drops"},
 }

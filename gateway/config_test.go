@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,6 +18,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/firewall/schema"
@@ -41,7 +43,7 @@ flows:
   timeouts: {tcp_syn_sent: 5m, tcp_established: 1d12h, udp: 1h30m, other: 24d}
 metrics: {listen: "127.0.0.1:9469"}
 control: {socket: run/softdpu.sock, group: wheel}
-events: {file: eve.json, rate: 10}
+events: {file: eve.json, rate: 10, max_size: 1GiB, keep: 2, drops: [not-syn, spoofed]}
 ethertypes: [lldp, 0x8809, 0x88cc]
 upgrade_grace: 2m
 `
@@ -60,10 +62,10 @@ func TestExampleConfig(t *testing.T) {
 	if c.Flows != (Flows{Max: 1_000_000, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()}) {
 		t.Errorf("flows %+v", c.Flows)
 	}
-	if c.Control != (Control{"/run/softdpu/softdpu.sock", "softdpu"}) || c.Events != (Events{"/var/log/softdpu/eve.json", 1000}) || c.Metrics.Listen != "127.0.0.1:9469" {
+	if c.Control != (Control{"/run/softdpu/softdpu.sock", "softdpu"}) || c.Events != (Events{File: "/var/log/softdpu/eve.json", Rate: 1000, MaxSize: 100 << 20, Keep: 5}) || c.Metrics.Listen != "127.0.0.1:9469" {
 		t.Errorf("configuration %+v", c)
 	}
-	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0].Error(), "metrics are not served") {
+	if len(c.Warnings) != 0 {
 		t.Errorf("warnings %v", c.Warnings)
 	}
 	// Both examples of the documentation belong together.
@@ -104,7 +106,7 @@ func TestGoodConfig(t *testing.T) {
 	if c.Flows != (Flows{Max: 100_000, HalfOpenShare: 0.25, Timeouts: want}) {
 		t.Errorf("flows %+v", c.Flows)
 	}
-	if c.Policy != "/etc/x/policy.d" || c.Control.Socket != "/etc/x/run/softdpu.sock" || c.Events != (Events{"/etc/x/eve.json", 10}) {
+	if c.Policy != "/etc/x/policy.d" || c.Control.Socket != "/etc/x/run/softdpu.sock" || c.Events != (Events{File: "/etc/x/eve.json", Rate: 10, MaxSize: 1 << 30, Keep: 2, Drops: 1<<bpf.XDPReasonREASON_NOT_SYN | 1<<bpf.XDPReasonREASON_SPOOFED}) {
 		t.Errorf("paths %+v", c)
 	}
 	if !reflect.DeepEqual(c.Inline, [][2]string{{"lan0", "wan0"}}) || !reflect.DeepEqual(c.Ethertypes, []uint16{0x88cc, 0x8809}) {
@@ -171,7 +173,16 @@ func TestConfigErrors(t *testing.T) {
 		{"timeout signed", "other: 24d", "other: 1d-2h", "15:75", "not a duration", ""},
 		{"fragment", "other: 24d", "fragment: 30s", "15:68", `unknown key "fragment"`, ""},
 		{"listen", "127.0.0.1:9469", "127.0.0.1", "16:19", "not an address to listen on", "9469"},
+		{"metrics", `{listen: "127.0.0.1:9469"}`, "nowhere", "16:10", `unknown metrics "nowhere"`, "or none"},
 		{"rate", "rate: 10", "rate: 0", "18:32", "between 1 and", ""},
+		{"size", "1GiB", "1GB", "18:46", `max_size must be a number of bytes, not "1GB"`, "100MiB"},
+		{"small size", "1GiB", "4KiB", "18:46", "max_size must be between 64KiB and 1024GiB, not 4KiB", "or 0"},
+		{"large size", "1GiB", "1025GiB", "18:46", "max_size must be between 64KiB and 1024GiB", ""},
+		{"negative size", "1GiB", "-1", "18:46", "must be a number of bytes", ""},
+		{"keep", "keep: 2", "keep: 1001", "18:58", "keep must be a number between 0 and 1000", ""},
+		{"drop reason", "[not-syn, spoofed]", "[not-syn, spoofd]", "18:78", `unknown drop reason "spoofd"`, `did you mean "spoofed"?`},
+		{"drop of a rule", "[not-syn, spoofed]", "[deny]", "18:69", `drops for "deny" are no events of their own`, "log: true"},
+		{"drop before all", "[not-syn, spoofed]", "vlan-offloaded", "18:68", `drops for "vlan-offloaded" are no events`, "only counted"},
 		{"ethertype", "lldp", "lldpp", "19:14", `unknown ethertype "lldpp"`, `did you mean "lldp"?`},
 		{"stp", "lldp", "stp", "19:14", `unknown ethertype "stp"`, "a length in place of an ethertype"},
 		{"ipv4", "lldp", "0x0800", "19:14", "cannot be passed unasked", "IPv4"},
@@ -283,6 +294,7 @@ func TestGatewaySchema(t *testing.T) {
 	for _, change := range [][2]string{
 		{"on_stop: block", "on_stpo: block"}, {"mtu: 9000", "mtu: 0"}, {"native", "nativ"}, {"max: 100000", "max: 5"},
 		{"other: 24d", "fragment: 30s"}, {"tcp_syn_sent: 5m", "tcp_syn_sent: 300"}, {"policy: policy.d\n", ""}, {"rate: 10", "rate: 0"},
+		{"1GiB", "1GB"}, {"keep: 2", "keep: -1"}, {"[not-syn, spoofed]", "[]"},
 		{"{from: [lan], services: [ssh, tcp/443]}", "{from: [lan]}"}, {"wan0: {device: eth0}", "wan0: {}"},
 	} {
 		if err := validate(strings.Replace(goodConfig, change[0], change[1], 1)); err == nil {
@@ -348,6 +360,52 @@ func TestTimeoutTicks(t *testing.T) {
 		}
 		if n != len(places[key]) || n == 0 {
 			t.Errorf("%s sets %d time-outs, want %d", key, n, len(places[key]))
+		}
+	}
+}
+
+func TestEventKeys(t *testing.T) {
+	for value, want := range map[string]int64{"0": 0, "65536": 65536, "64KiB": 65536, "100MiB": 100 << 20, "1024GiB": 1 << 40} {
+		c, err := ParseConfig("c.yaml", []byte(strings.Replace(goodConfig, "1GiB", value, 1)))
+		if err != nil || c.Events.MaxSize != want {
+			t.Errorf("max_size %s: %+v, %v", value, c, err)
+		}
+	}
+	for value, want := range map[string]uint64{
+		"true": allDrops(), "false": 0, "martian": 1 << bpf.XDPReasonREASON_MARTIAN, "[internal]": 1 << bpf.XDPReasonREASON_INTERNAL,
+	} {
+		c, err := ParseConfig("c.yaml", []byte(strings.Replace(goodConfig, "[not-syn, spoofed]", value, 1)))
+		if err != nil || c.Events.Drops != want {
+			t.Errorf("drops %s: %+v, %v", value, c, err)
+		}
+	}
+	// every reason but the four that page and message name
+	if n := bits.OnesCount64(allDrops()); n != int(bpf.XDPReasonREASON_LEN)-1-4 {
+		t.Errorf("drops: true is %d reasons", n)
+	}
+}
+
+func TestMetricsListen(t *testing.T) {
+	const least = "apiVersion: softdpu/v1\nkind: Gateway\nports: {lan0: {device: eth1}}\npolicy: policy.d\nmanagement: none\n"
+	for _, row := range []struct{ text, listen, warning string }{
+		{"", "127.0.0.1:9469", ""},
+		{"metrics: {}\n", "127.0.0.1:9469", ""},
+		{"metrics: none\n", "", ""},
+		{"metrics: {listen: \"[::1]:9470\"}\n", "[::1]:9470", ""},
+		{"metrics: {listen: \"localhost:9470\"}\n", "localhost:9470", ""},
+		{"metrics: {listen: \"10.20.0.1:9469\"}\n", "10.20.0.1:9469", "beyond this machine"},
+		{"metrics: {listen: \":9469\"}\n", ":9469", "beyond this machine"},
+	} {
+		c, err := ParseConfig("c.yaml", []byte(least+row.text))
+		if err != nil {
+			t.Errorf("%s: %v", row.text, err)
+			continue
+		}
+		if c.Metrics.Listen != row.listen {
+			t.Errorf("%s: listens on %q", row.text, c.Metrics.Listen)
+		}
+		if said := c.Warnings.Error(); (row.warning == "") != (len(c.Warnings) == 0) || !strings.Contains(said, row.warning) {
+			t.Errorf("%s: warnings %q", row.text, said)
 		}
 	}
 }

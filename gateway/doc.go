@@ -4,5 +4,6 @@
 // Run does it all. Everything that can be wrong with what people wrote is found before the network
 // is touched (ruleset.go); then the plane is opened, the policy published and the ports taken (run.go).
 // While it runs, goroutines age flows (ageing.go), write events (events.go), follow routes and answer
-// on the control socket (server.go). A Ledger (ledger.go) keeps what flows that have ended counted.
+// on the control socket (server.go) and to Prometheus (telemetry.go, collector.go, metrics.go). A Ledger
+// (ledger.go) keeps what flows that have ended counted.
 package gateway

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/firewall"
 )
@@ -186,9 +188,9 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		}
 	}
 	walk(docs[0])
-	for kind, list := range configKeys {
+	for _, list := range configKeys {
 		for _, key := range list {
-			if !written[key] && kind != "metrics" && key != "metrics" { // which are warned of
+			if !written[key] {
 				t.Errorf("the block with every key lacks %q", key)
 			}
 		}
@@ -198,6 +200,7 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		"max": fmt.Sprint(least.Flows.Max), "half_open_share": fmt.Sprint(least.Flows.HalfOpenShare),
 		"socket": least.Control.Socket, "group": least.Control.Group,
 		"file": least.Events.File, "rate": fmt.Sprint(least.Events.Rate),
+		"max_size": fmt.Sprintf("%dMiB", least.Events.MaxSize>>20), "keep": fmt.Sprint(least.Events.Keep), "drops": fmt.Sprint(least.Events.Drops != 0),
 		"on_stop": string(least.OnStop), "override_management": fmt.Sprint(least.Management.Override),
 		"fix_offloads": fmt.Sprint(least.Ports[0].FixOffloads), "fix_checksums": string(least.Ports[0].FixChecksums),
 		"xdp_mode": string(least.Ports[0].XDPMode),
@@ -265,6 +268,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Drop and pass", []any{Drop{}, Pass{}}},
 		{"### Rule", []any{RuleStatus{}}},
 		{"### Status", []any{Status{}}},
+		{"### Reload", []any{Reloaded{}}},
 		{"## Events", []any{eveEvent{}}},
 	} {
 		var want []string
@@ -278,11 +282,17 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		sameNames(t, "field below "+row.heading, firstCells(tableRows(section(t, page, row.heading), "field")), want)
 	}
 	status := code(section(t, page, "### Status"))
-	for _, v := range []any{PolicyStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
+	for _, v := range []any{PolicyStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
 		for _, name := range jsonFields(reflect.TypeOf(v), false) {
 			if !slices.Contains(status, name) {
 				t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)
 			}
+		}
+	}
+	reload := code(section(t, page, "### Reload"))
+	for _, name := range jsonFields(reflect.TypeOf(Mistake{}), false) {
+		if !slices.Contains(reload, name) {
+			t.Errorf("docs/GATEWAY.md does not speak of the field %q of mistakes", name)
 		}
 	}
 	api := code(section(t, page, "## Control API"))
@@ -292,7 +302,10 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		}
 	}
 	events := section(t, page, "## Events")
-	for _, reason := range []string{endAged, endClosed, endRevoked, endEvicted, endStopped, eveFlowType, eveDropType, eveAuditType} {
+	for _, reason := range []string{
+		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled,
+		eveFlowType, eveDropType, eveAuditType, evePolicyType, eveGatewayType,
+	} {
 		if !slices.Contains(code(events), reason) {
 			t.Errorf("docs/GATEWAY.md does not speak of %q in events", reason)
 		}
@@ -301,8 +314,42 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	for line := range strings.Lines(examples) {
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
-		if err := d.Decode(new(eveEvent)); err != nil {
+		var e eveEvent
+		if err := d.Decode(&e); err != nil {
 			t.Errorf("example of an event: %v: %s", err, line)
+		}
+		if e.SrcPort != nil && e.CommunityID != communityID(protoTCP, e.SrcIP, e.DestIP, *e.SrcPort, *e.DestPort) {
+			t.Errorf("example of an event: wrong community_id: %s", line)
+		}
+	}
+}
+
+// The page's table of metrics is what is served, in its order; health's fields stand beside it.
+func TestGatewayPageNamesMetrics(t *testing.T) {
+	page := section(t, gatewayPage(t), "## Telemetry")
+	rows := tableRows(page, "metric")
+	var names []string
+	for _, m := range metrics() {
+		names = append(names, m.name)
+	}
+	sameNames(t, "metric", firstCells(rows), names)
+	if len(rows) != len(names) {
+		t.Fatalf("%d rows for %d metrics", len(rows), len(names))
+	}
+	for i, m := range metrics() {
+		kind := map[prometheus.ValueType]string{prometheus.CounterValue: "counter", prometheus.GaugeValue: "gauge"}[m.kind]
+		if row := rows[i]; len(row) != 4 || code(row[0])[0] != m.name || row[1] != kind || !slices.Equal(code(row[2]), m.labels) || row[3] == "" {
+			t.Errorf("row %q is not the %s %s with labels %v", row, kind, m.name, m.labels)
+		}
+	}
+	for _, name := range jsonFields(reflect.TypeOf(Health{}), false) {
+		if !slices.Contains(code(page), name) {
+			t.Errorf("docs/GATEWAY.md does not speak of the field %q of health", name)
+		}
+	}
+	for _, name := range metricName.FindAllString(page, -1) {
+		if !slices.Contains(names, name) && name != "softdpu_port_" {
+			t.Errorf("docs/GATEWAY.md speaks of the metric %q, which there is not", name)
 		}
 	}
 }

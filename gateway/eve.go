@@ -16,25 +16,44 @@ const eveTime = "2006-01-02T15:04:05.000000Z07:00"
 
 // Types of events, as EVE names them where it has them.
 const (
-	eveFlowType  = "flow"
-	eveDropType  = "drop"
-	eveAuditType = "audit"
+	eveFlowType    = "flow"
+	eveDropType    = "drop"
+	eveAuditType   = "audit"
+	evePolicyType  = "policy"
+	eveGatewayType = "gateway"
 )
 
 // eveEvent is one line of the events file, nested as in Suricata's EVE JSON.
 type eveEvent struct {
-	Timestamp string     `json:"timestamp"`
-	FlowID    uint64     `json:"flow_id,omitempty"` // the same at a flow's start and end
-	EventType string     `json:"event_type"`
-	SrcIP     netip.Addr `json:"src_ip"`
-	SrcPort   *uint16    `json:"src_port,omitempty"`
-	DestIP    netip.Addr `json:"dest_ip"`
-	DestPort  *uint16    `json:"dest_port,omitempty"`
-	Proto     string     `json:"proto"`
-	ICMPType  *uint8     `json:"icmp_type,omitempty"`
-	ICMPCode  *uint8     `json:"icmp_code,omitempty"`
-	Flow      *eveFlow   `json:"flow,omitempty"`
-	Softdpu   eveRule    `json:"softdpu"`
+	Timestamp   string     `json:"timestamp"`
+	FlowID      uint64     `json:"flow_id,omitempty"`   // the same at a flow's start and end
+	InIface     string     `json:"in_iface,omitempty"`  // port where a packet was dropped,
+	OutIface    string     `json:"out_iface,omitempty"` // on its way in or out
+	EventType   string     `json:"event_type"`
+	VLAN        []uint16   `json:"vlan,omitempty"`
+	SrcIP       netip.Addr `json:"src_ip,omitzero"`
+	SrcPort     *uint16    `json:"src_port,omitempty"`
+	DestIP      netip.Addr `json:"dest_ip,omitzero"`
+	DestPort    *uint16    `json:"dest_port,omitempty"`
+	Proto       string     `json:"proto,omitempty"`
+	ICMPType    *uint8     `json:"icmp_type,omitempty"`
+	ICMPCode    *uint8     `json:"icmp_code,omitempty"`
+	CommunityID string     `json:"community_id,omitempty"`
+	Ether       *eveEther  `json:"ether,omitempty"`
+	Drop        *eveDrop   `json:"drop,omitempty"`
+	Flow        *eveFlow   `json:"flow,omitempty"`
+	Policy      *evePolicy `json:"policy,omitempty"`
+	Softdpu     eveRule    `json:"softdpu"`
+}
+
+type eveEther struct {
+	SrcMAC  string `json:"src_mac"`
+	DestMAC string `json:"dest_mac"`
+	Type    uint16 `json:"ether_type"` // of the outermost tag, if there is one
+}
+
+type eveDrop struct {
+	Len uint64 `json:"len"` // bytes of the frame
 }
 
 type eveFlow struct {
@@ -49,14 +68,16 @@ type eveFlow struct {
 }
 
 type eveRule struct {
-	Event  string `json:"event"` // flow-start, flow-end, deny, audit
-	Rule   string `json:"rule"`
-	File   string `json:"file,omitempty"`
-	Line   int    `json:"line,omitempty"`
-	From   string `json:"from"`
-	To     string `json:"to"`
-	Reason string `json:"reason,omitempty"` // of a deny: the drop reason
-	Action string `json:"action,omitempty"` // of an audit: what the rule would have done
+	Event   string `json:"event"` // what happened, more exactly than event_type says
+	Rule    string `json:"rule,omitempty"`
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	From    string `json:"from,omitempty"`
+	To      string `json:"to,omitempty"`
+	Reason  string `json:"reason,omitempty"`  // of a deny or drop: the drop reason
+	Action  string `json:"action,omitempty"`  // of an audit: what the rule would have done
+	By      string `json:"by,omitempty"`      // of a change: who made it
+	Version string `json:"version,omitempty"` // of a gateway that starts or stops
 }
 
 // eveClock turns ticks into wall-clock time, as it was when the clock was made.
@@ -86,7 +107,11 @@ func (r *Ruleset) packetEvent(e *bpf.XDPEvent, clock eveClock) eveEvent {
 	out := eveEvent{
 		Timestamp: clock.text(e.Tick), SrcIP: src, DestIP: dst, Proto: protoEVE(e.Proto),
 	}
-	out.ports(e.Proto, sport, dport, &e.Icmp)
+	icmp := &e.Icmp
+	if bpf.XDPEventKind(e.Kind) == bpf.XDPEventKindEVENT_FLOW_END {
+		icmp = nil // the flow table does not keep it
+	}
+	out.ports(e.Proto, sport, dport, icmp)
 	switch bpf.XDPEventKind(e.Kind) {
 	case bpf.XDPEventKindEVENT_DENY:
 		out.EventType = eveDropType
@@ -110,7 +135,7 @@ func (r *Ruleset) packetEvent(e *bpf.XDPEvent, clock eveClock) eveEvent {
 		out.Softdpu = r.describe("flow-end", e.Rule, e.From, e.To)
 		out.Flow.End, out.Flow.Reason = out.Timestamp, endEvicted
 		if s := flowState(e.State); s == flowTimeWait || s == flowClosed {
-			out.Flow.Reason = endClosed // and the same connection was opened anew
+			out.Flow.Reason = endReopened
 		}
 		return out
 	}
@@ -138,15 +163,27 @@ func (r *Ruleset) endEvent(f *flowtable.Flow, now uint32, reason string, clock e
 	return out
 }
 
-// ports fills in what the protocol has: ports, or type and code, which a flow's end does not know.
+// ports fills in what the protocol has: ports, or type and code, which a flow's end does not know, and
+// the Community ID.
 func (e *eveEvent) ports(proto uint8, sport, dport uint16, icmp *uint16) {
 	switch {
 	case !isICMP(proto):
 		e.SrcPort, e.DestPort = &sport, &dport
+		e.CommunityID = communityID(proto, e.SrcIP, e.DestIP, sport, dport)
 	case icmp != nil:
-		kind, code := uint8(*icmp>>8), uint8(*icmp)
-		e.ICMPType, e.ICMPCode = &kind, &code
+		e.icmp(*icmp)
 	}
+}
+
+// icmp fills in type << 8 | code, of a packet of the event's addresses in their direction.
+func (e *eveEvent) icmp(query uint16) {
+	proto := uint8(protoICMP)
+	if e.SrcIP.Is6() {
+		proto = protoICMPv6
+	}
+	kind, code := uint8(query>>8), uint8(query)
+	e.ICMPType, e.ICMPCode = &kind, &code
+	e.CommunityID = communityID(proto, e.SrcIP, e.DestIP, uint16(kind), uint16(code))
 }
 
 // flowID hashes what a flow's start and end have in common to 53 bits, which every JSON reader keeps.

@@ -2,13 +2,10 @@ package gateway
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -17,27 +14,44 @@ import (
 )
 
 const (
-	eventFlush  = time.Second
-	eventBuffer = 256 << 10 // bytes kept before they are written
+	eventFlush   = time.Second
+	eventBatch   = 256 << 10       // bytes that are written before the second is over
+	eventBacklog = 4 << 20         // bytes that wait for a full or slow disk; what comes then is lost
+	eventGrace   = 5 * time.Second // that a stop waits for the disk
+	eventQueries = 1 << 16         // ICMP flows whose type is remembered for their end
 )
 
-// An eventLog appends events to a file. Nothing on the packet path waits for it: XDP hands events over
-// through a ring and counts those that find no place; what cannot be written here is counted too.
+// An eventLog appends events to a file. Nothing on the packet path waits for it, nor does ageing or
+// whoever asks for the status: XDP hands events over through a ring and counts those that find no place;
+// here they wait in memory for the one goroutine that waits for the disk, and those above eventBacklog
+// are counted.
 type eventLog struct {
-	rules *Ruleset
-	rate  int // flow ends a second and rule
+	rules *inForce
+	ports []string // by id - 1
+	rate  int      // flow ends a second and rule
 	log   *slog.Logger
+	path  string
 
-	mu       sync.Mutex
-	file     *os.File
-	buffer   bytes.Buffer
-	encoder  *json.Encoder
-	buffered uint64 // events in buffer
-	written  uint64
-	lost     uint64 // that the file did not take
-	torn     bool   // the file ends inside a line
-	failing  error  // of the last write
-	windows  map[uint32]*eventWindow
+	mu        sync.Mutex
+	pending   bytes.Buffer // lines that the writer has not seen
+	encoder   *json.Encoder
+	backlog   int    // bytes that may wait
+	unwritten int    // bytes that the writer has
+	waiting   uint64 // events in both
+	written   uint64
+	lost      uint64
+	rotations uint64
+	failing   error // of the last write: the events wait
+	stuck     error // of the last rotation: the events are written
+	windows   map[uint32]*eventWindow
+	queries   map[uint64]uint16 // type << 8 | code of ICMP, by flow id
+
+	wake     chan struct{} // a batch waits
+	stopping chan struct{}
+	stopped  chan struct{}
+
+	file  *eventFile // the writer's, as is
+	batch []byte     // what it writes
 }
 
 // eventWindow counts the flow ends of one rule in one second.
@@ -46,24 +60,36 @@ type eventWindow struct {
 	events int
 }
 
-// openEvents opens the file to append to, and makes its directory.
-func openEvents(c *Events, r *Ruleset, log *slog.Logger) (*eventLog, error) {
-	if err := os.MkdirAll(filepath.Dir(c.File), 0o750); err != nil {
-		return nil, fmt.Errorf("make the directory of events.file: %w", err)
-	}
-	f, err := os.OpenFile(c.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+// openEvents opens the file to append to, makes its directory, and starts the writer. The ports are
+// those of the gateway in the order of their ids.
+func openEvents(c *Events, r *inForce, ports []string, log *slog.Logger) (*eventLog, error) {
+	file, err := openEventFile(c.File, c.MaxSize, c.Keep)
 	if err != nil {
-		return nil, fmt.Errorf("open events.file: %w", err)
+		return nil, err
 	}
-	e := &eventLog{rules: r, rate: c.Rate, log: log, file: f, windows: make(map[uint32]*eventWindow)}
-	e.encoder = json.NewEncoder(&e.buffer)
+	e := &eventLog{
+		rules: r, ports: ports, rate: c.Rate, log: log, path: c.File, file: file, backlog: eventBacklog,
+		windows: make(map[uint32]*eventWindow), queries: make(map[uint64]uint16),
+		wake: make(chan struct{}, 1), stopping: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	e.encoder = json.NewEncoder(&e.pending)
 	e.encoder.SetEscapeHTML(false)
+	go e.run()
 	return e, nil
 }
 
 // packet writes an event of XDP.
 func (e *eventLog) packet(event *bpf.XDPEvent) {
-	e.write(e.rules.packetEvent(event, newEveClock()))
+	var out eveEvent
+	if bpf.XDPEventKind(event.Kind) == bpf.XDPEventKindEVENT_DROP {
+		out = e.rules.Names().dropEvent(event, e.ports, newEveClock())
+	} else {
+		out = e.rules.Names().packetEvent(event, newEveClock())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.recall(&out)
+	e.add(&out)
 }
 
 // flowEnd writes the end of a flow, unless its rule has had its share of this second. It reports
@@ -71,6 +97,7 @@ func (e *eventLog) packet(event *bpf.XDPEvent) {
 func (e *eventLog) flowEnd(f *flowtable.Flow, now uint32, reason string) bool {
 	clock := newEveClock()
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	w := e.windows[f.Rule]
 	if w == nil {
 		w = &eventWindow{}
@@ -81,85 +108,150 @@ func (e *eventLog) flowEnd(f *flowtable.Flow, now uint32, reason string) bool {
 	}
 	w.events++
 	due := w.events <= e.rate
-	e.mu.Unlock()
-	if due {
-		e.write(e.rules.endEvent(f, now, reason, clock))
+	if due || isICMP(f.Tuple.Proto) {
+		out := e.rules.Names().endEvent(f, now, reason, clock)
+		e.recall(&out)
+		if due {
+			e.add(&out)
+		}
 	}
 	return due
 }
 
-func (e *eventLog) write(event eveEvent) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	// Strings, numbers and addresses always have a JSON form.
-	_ = e.encoder.Encode(event)
-	e.buffered++
-	if e.buffer.Len() >= eventBuffer {
-		e.flush()
-	}
-}
-
-// flush writes the buffer. What a full or broken disk does not take is lost and counted: waiting for it
-// would fill the ring behind. e.mu is held.
-func (e *eventLog) flush() {
-	if e.buffered == 0 {
+// recall keeps the type of an ICMP flow, which the flow table does not, from its start to its end.
+// e.mu is held.
+func (e *eventLog) recall(event *eveEvent) {
+	if event.EventType != eveFlowType || event.Proto != protoEVE(protoICMP) && event.Proto != protoEVE(protoICMPv6) {
 		return
 	}
-	var err error
-	if e.torn {
-		if _, err = e.file.Write([]byte("\n")); err == nil {
-			e.torn = false
+	if event.ICMPType != nil {
+		if len(e.queries) < eventQueries {
+			e.queries[event.FlowID] = uint16(*event.ICMPType)<<8 | uint16(*event.ICMPCode)
 		}
+		return
 	}
-	n := 0
-	if err == nil {
-		n, err = e.file.Write(e.buffer.Bytes())
+	if query, known := e.queries[event.FlowID]; known {
+		delete(e.queries, event.FlowID)
+		event.icmp(query)
 	}
-	whole := uint64(bytes.Count(e.buffer.Bytes()[:n], []byte("\n")))
-	e.torn = e.torn || n > 0 && e.buffer.Bytes()[n-1] != '\n'
-	e.written += whole
-	e.lost += e.buffered - whole
-	switch {
-	case err != nil && e.failing == nil:
-		e.log.Error("events are lost", "file", e.file.Name(), "error", err)
-	case err == nil && e.failing != nil:
-		e.log.Info("events are written again", "file", e.file.Name(), "lost", e.lost)
-	}
-	e.failing = err
-	e.buffer.Reset()
-	e.buffered = 0
 }
 
-// run flushes every second until ctx is done.
-func (e *eventLog) run(ctx context.Context) {
+// write adds an event that is about no packet.
+func (e *eventLog) write(event *eveEvent) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.add(event)
+}
+
+// add puts an event behind those that wait. e.mu is held.
+func (e *eventLog) add(event *eveEvent) {
+	if e.pending.Len()+e.unwritten >= e.backlog {
+		e.lost++
+		return
+	}
+	// Strings, numbers and addresses always have a JSON form.
+	_ = e.encoder.Encode(event)
+	e.waiting++
+	if e.pending.Len() >= eventBatch && e.failing == nil {
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run writes what waits every second, and sooner if it is much, until close.
+func (e *eventLog) run() {
+	defer close(e.stopped)
 	ticker := time.NewTicker(eventFlush)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-e.stopping:
+			e.drain()
 			return
+		case <-e.wake:
 		case <-ticker.C:
-			e.mu.Lock()
-			e.flush()
-			e.mu.Unlock()
 		}
+		e.drain()
 	}
 }
 
-// close writes what is left.
-func (e *eventLog) close() error {
+// drain writes what waits. It is the writer's, and holds e.mu only while it touches no file.
+func (e *eventLog) drain() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.flush()
-	if err := errors.Join(e.failing, e.file.Close()); err != nil {
-		return fmt.Errorf("write events.file: %w", err)
+	e.batch = append(e.batch, e.pending.Bytes()...)
+	e.pending.Reset()
+	e.unwritten = len(e.batch)
+	e.mu.Unlock()
+
+	stuck := e.file.refresh()
+	taken, unrotated, err := e.file.write(e.batch)
+	if stuck == nil {
+		stuck = unrotated
+	}
+	written := uint64(bytes.Count(e.batch[:taken], []byte("\n")))
+	e.batch = append(e.batch[:0], e.batch[taken:]...)
+
+	e.mu.Lock()
+	wasFailing, wasStuck := e.failing, e.stuck
+	e.unwritten = len(e.batch)
+	e.waiting -= written
+	e.written += written
+	e.rotations = e.file.rotations
+	e.failing, e.stuck = err, stuck
+	lost := e.lost
+	e.mu.Unlock()
+	e.tell(wasFailing, err, wasStuck, stuck, lost)
+}
+
+// tell says once that something is wrong with the file, and once that it no longer is.
+func (e *eventLog) tell(wasFailing, failing, wasStuck, stuck error, lost uint64) {
+	switch {
+	case failing != nil && wasFailing == nil:
+		e.log.Error("events cannot be written: they wait in memory, and then are lost", "file", e.path, "error", failing)
+	case failing == nil && wasFailing != nil:
+		e.log.Info("events are written again", "file", e.path, "lost", lost)
+	}
+	switch {
+	case stuck != nil && wasStuck == nil:
+		e.log.Warn("events go on into the old file", "file", e.path, "error", stuck)
+	case stuck == nil && wasStuck != nil:
+		e.log.Info("events go into a new file again", "file", e.path)
+	}
+}
+
+// close writes what is left. A disk that does not answer is not waited for longer than eventGrace.
+func (e *eventLog) close() error {
+	close(e.stopping)
+	select {
+	case <-e.stopped:
+	case <-time.After(eventGrace):
+		return fmt.Errorf("write events.file: the disk has not answered for %s, %d events are lost", eventGrace, e.forsake())
+	}
+	e.forsake()
+	if err := errors.Join(e.failing, e.file.close()); err != nil {
+		return fmt.Errorf("close events: %w", err)
 	}
 	return nil
 }
 
-// counts returns how many events were written, and how many the file did not take.
-func (e *eventLog) counts() (written, lost uint64) {
+// forsake counts what waits as lost, and returns how much that is.
+func (e *eventLog) forsake() (n uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.written + e.buffered, e.lost
+	n = e.waiting
+	e.waiting = 0
+	e.lost += n
+	return n
+}
+
+// status fills in what the log knows of its file.
+func (e *eventLog) status(s *EventStatus) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.File, s.Written, s.Waiting, s.Lost, s.Rotations = e.path, e.written, e.waiting, e.lost, e.rotations
+	if err := errors.Join(e.failing, e.stuck); err != nil {
+		s.Error = err.Error()
+	}
 }

@@ -38,28 +38,36 @@ type opened struct {
 	client, server, gw *testenv.Namespace
 	program            *ebpf.Program
 	lan, wan           uint32 // interface indices
+	end                func() // stops the gateway
 }
 
 // openIn starts a gateway with room for that many flows. The neighbours on both sides are known.
 func openIn(t *testing.T, prefix, flows string) *opened {
 	t.Helper()
+	return openWith(t, prefix, labRouted+"flows: "+flows+"\n", floodPolicy)
+}
+
+// openWith starts a gateway of that configuration and policy. Without end it runs as long as the test.
+func openWith(t *testing.T, prefix, config, policy string) *opened {
+	t.Helper()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: prefix})
 	o := &opened{client: l.Must(t, "client"), server: l.Must(t, "server"), gw: l.Must(t, testenv.Gateway)}
-	c := write(t, labRouted+"flows: "+flows+"\n", floodPolicy)
+	c := write(t, config, policy)
 	log := &lockedBuffer{}
 	err := o.gw.Do(func() error {
 		rules, err := PrepareRuleset(c, time.Now(), nil)
 		if err != nil {
 			return err
 		}
-		o.running = &running{config: c, options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}, rules: rules}
+		o.running = &running{config: c, options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}, rules: newInForce(rules)}
 		return o.start()
 	})
-	t.Cleanup(func() {
+	o.end = sync.OnceFunc(func() {
 		if err := o.gw.Do(o.stop); err != nil {
 			t.Errorf("stop: %v\n%s", err, log)
 		}
 	})
+	t.Cleanup(o.end)
 	if err != nil {
 		t.Fatal(err)
 	}

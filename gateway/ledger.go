@@ -32,21 +32,25 @@ type ledger struct {
 	table *flowtable.Table
 
 	mu    sync.Mutex
-	ended []dataplane.Credit // by rule id, of flows that ageing freed; they outlive the process, as flows do
-	rules int                // of the policy
+	ended []dataplane.Credit // by rule id, of flows that the daemon freed; they outlive the process, as flows do
+	rules int                // ids that policies have had
 }
+
+// ofNoRule is where flows are counted whatever their rule: it may be forgotten before they are.
+const ofNoRule = firewall.RuleNone
 
 type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
 
-func (c *ruleCount) add(f *flowtable.Flow) {
-	c.packets += f.Packets[0] + f.Packets[1]
-	c.bytes += f.Bytes[0] + f.Bytes[1]
+// add takes what a flow counted, opener's direction first.
+func (c *ruleCount) add(packets, bytes [2]uint64) {
+	c.packets += packets[0] + packets[1]
+	c.bytes += bytes[0] + bytes[1]
 }
 
 // addReplies adds what the other end sent, which counts twice: on the flow's rule and on the built-in one.
-func (c *ruleCount) addReplies(f *flowtable.Flow) {
-	c.packets += f.Packets[1]
-	c.bytes += f.Bytes[1]
+func (c *ruleCount) addReplies(packets, bytes [2]uint64) {
+	c.packets += packets[1]
+	c.bytes += bytes[1]
 }
 
 func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
@@ -59,36 +63,33 @@ func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 
 // credit takes the counts of a flow that was freed. l.mu is held.
 func (l *ledger) credit(f *flowtable.Flow) {
-	rule := firewall.RuleNone // where only the number counts, of flows whose rule has no counter
-	if int(f.Rule) < len(l.ended) {
-		rule = f.Rule
-		l.ended[rule].Packets += f.Packets[0] + f.Packets[1]
-		l.ended[rule].Bytes += f.Bytes[0] + f.Bytes[1]
+	if int(f.Rule) < l.rules {
+		c := &l.ended[f.Rule]
+		c.Packets += f.Packets[0] + f.Packets[1]
+		c.Bytes += f.Bytes[0] + f.Bytes[1]
 	}
-	l.ended[rule].Aged++
-	l.ended[firewall.RuleReplies].Packets += f.Packets[1]
-	l.ended[firewall.RuleReplies].Bytes += f.Bytes[1]
+	c := &l.ended[firewall.RuleReplies]
+	c.Packets += f.Packets[1]
+	c.Bytes += f.Bytes[1]
 }
 
-// aged returns how many flows ageing has freed.
-func (l *ledger) aged() (n uint64) {
+// freed returns how many flows ageing has freed, and how many somebody's asking.
+func (l *ledger) freed() (aged, killed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.ended {
-		n += l.ended[i].Aged
-	}
-	return n
+	return l.ended[ofNoRule].Aged, l.ended[ofNoRule].Killed
 }
 
 // left counts a flow end that the event limit left out. l.mu is held.
 func (l *ledger) left(rule uint32) {
-	if int(rule) < len(l.ended) {
+	if int(rule) < l.rules {
 		l.ended[rule].Unlogged++
 	}
 }
 
 // totals returns what every rule counted so far, and the tick at which each decided last (0: never).
-func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
+// On the way it shows visit, if that is not nil, every flow.
+func (l *ledger) totals(visit func(*flowtable.Sum)) (sums []ruleCount, last []uint32, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kernel := make([]bpf.XDPRuleCounter, l.rules)
@@ -104,14 +105,16 @@ func (l *ledger) totals() (sums []ruleCount, last []uint32, err error) {
 		}
 		last[i] = k.Last
 	}
-	err = l.each(func(f *flowtable.Flow) bool {
+	err = l.sums(func(f *flowtable.Sum) {
 		if int(f.Rule) < len(sums) {
 			s := &sums[f.Rule]
-			s.add(f)
+			s.add(f.Packets, f.Bytes)
 			s.flows++
 		}
-		sums[firewall.RuleReplies].addReplies(f)
-		return true
+		sums[firewall.RuleReplies].addReplies(f.Packets, f.Bytes)
+		if visit != nil {
+			visit(f)
+		}
 	})
 	// A flow that XDP moves to another rule meanwhile may have been debited and not yet counted.
 	for i := range sums {
@@ -144,6 +147,21 @@ func (l *ledger) each(fn func(*flowtable.Flow) bool) error {
 		}
 	}
 	return nil
+}
+
+// sums calls fn with what is added up of every flow, as each does, for less.
+func (l *ledger) sums(fn func(*flowtable.Sum)) error {
+	l.table.Sums(fn)
+	flows4, flows6, err := l.plane.Overflow()
+	if err != nil {
+		return err
+	}
+	overflowed, err := overflowFlows(flows4, flows6)
+	for i := range overflowed {
+		f := &overflowed[i]
+		fn(&flowtable.Sum{State: f.State, Revoked: f.Revoked, Rule: f.Rule, Packets: f.Packets, Bytes: f.Bytes})
+	}
+	return err
 }
 
 // overflowFlows reads flows that stand beside the groups as the table reads those in them: they are

@@ -1,10 +1,10 @@
 package gateway
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -14,14 +14,36 @@ import (
 	"github.com/softdpu/softdpu/flowtable"
 )
 
+// prepareFirst is PrepareRuleset for a gateway that starts. The policy goes on with the numbers that a run
+// before has left, which are returned, so that its flows and counters keep their names. They are nil if
+// there are none, or if the policy cannot go on with them because none is left to give.
+func prepareFirst(c *Config, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, json.RawMessage, error) {
+	before, err := dataplane.Numbers()
+	if err != nil {
+		return nil, nil, err
+	}
+	options := c.CompileOptions(now)
+	if before != nil {
+		options.Previous = new(firewall.Identities)
+		if json.Unmarshal(before, options.Previous) == nil {
+			if r, err := prepareRuleset(c, options, route); err == nil {
+				return r, before, nil
+			}
+		}
+		options.Previous = nil
+	}
+	r, err := prepareRuleset(c, options, route)
+	return r, nil, err
+}
+
 // openPlane opens the packet path so that it outlives the process, and says what became of the run
 // before.
 func (g *running) openPlane() (err error) {
-	c := g.config
+	c, rules := g.config, g.rules.Load()
 	g.plane, err = dataplane.Open(dataplane.Options{
 		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
-		Rules: len(g.rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), Ethertypes: c.Ethertypes,
-		Keep: true, Ports: g.rules.portConfigs(c), Numbers: g.rules.numbers(),
+		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), DropEvents: c.Events.Drops, Ethertypes: c.Ethertypes,
+		Keep: true, Ports: rules.portConfigs(c), Numbers: g.before,
 	})
 	if err != nil {
 		return err
@@ -41,53 +63,51 @@ func (g *running) openPlane() (err error) {
 // taken is never without one.
 func (g *running) attach() (err error) {
 	taken, _ := g.plane.TakenOver()
-	next := g.rules.generation(g.plane.NextEpoch())
+	rules, epoch := g.rules.Load(), g.plane.NextEpoch()
 	if !taken {
-		first := next
-		if g.plane.Inherited() && g.config.UpgradeGrace > 0 {
-			if first.ACL, err = flowtable.CompileACL(g.rules.midstreamEntries()); err != nil {
-				return fmt.Errorf("compile policy for the upgrade grace: %w", err)
-			}
-			g.grace = next.Epoch
-		}
-		if err := g.plane.Publish(first); err != nil {
+		g.grace = g.plane.Inherited() && g.config.UpgradeGrace > 0
+		if err := g.publish(rules, epoch); err != nil {
 			return err
 		}
 	}
 	if g.mtus, err = setMTUs(g.config.Ports, g.plane.RecordMTU); err != nil {
 		return err
 	}
-	if err := g.plane.Attach(g.rules.portConfigs(g.config)); err != nil {
+	if err := g.plane.Attach(rules.portConfigs(g.config)); err != nil {
 		return err
 	}
 	if taken {
-		return g.plane.Publish(next)
+		return g.publish(rules, epoch)
 	}
 	return nil
 }
 
+// publish puts a policy in force under an epoch, as it is written or, during the upgrade grace, so that it
+// picks up TCP.
+func (g *running) publish(r *Ruleset, epoch uint32) error {
+	next, err := r.generation(epoch)
+	if err != nil {
+		return err
+	}
+	if g.grace {
+		if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {
+			return fmt.Errorf("compile policy for the upgrade grace: %w", err)
+		}
+	}
+	return g.plane.Publish(next)
+}
+
 // endGrace puts the policy in force as it is written, once the upgrade grace is over. The epoch stays:
 // flows that were picked up need not be judged again.
-func (g *running) endGrace(ctx context.Context) {
-	if g.grace == 0 {
-		return
+func (g *running) endGrace() error {
+	epoch, _ := g.plane.Epoch()
+	g.grace = false
+	if err := g.publish(g.rules.Load(), epoch); err != nil {
+		g.grace = true
+		return fmt.Errorf("end the upgrade grace: %w", err)
 	}
-	g.options.Log.Info("TCP connections that are under way are picked up", "upgrade_grace", g.config.UpgradeGrace)
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(g.config.UpgradeGrace):
-	}
-	g.again(ctx, "end the upgrade grace", func() error {
-		if epoch, _ := g.plane.Epoch(); epoch == g.grace {
-			if err := g.plane.Publish(g.rules.generation(g.grace)); err != nil {
-				return err
-			}
-			g.options.Log.Info("the upgrade grace is over")
-		}
-		<-ctx.Done()
-		return nil
-	})
+	g.options.Log.Info("the upgrade grace is over")
+	return nil
 }
 
 // midstreamEntries are the policy's rules, but those that allow pick up TCP without its SYN.
@@ -116,14 +136,14 @@ func (g *running) leave() error {
 	case OnStopOpen:
 		return g.plane.Close() // MTUs too
 	case OnStopBlock:
-		err = g.block()
+		err = g.block(g.rules.Load())
 	}
 	return errors.Join(err, g.plane.Leave())
 }
 
 // block publishes what a clean stop leaves: the host's own traffic and what `management` names.
-func (g *running) block() error {
-	acl, err := flowtable.CompileACL(g.rules.blockEntries())
+func (g *running) block(r *Ruleset) error {
+	acl, err := flowtable.CompileACL(r.blockEntries())
 	if err != nil {
 		return fmt.Errorf("block what is forwarded: %w", err)
 	}
@@ -159,21 +179,3 @@ const (
 	verdictMidstream   = 1 << 29
 	zoneHost           = 1
 )
-
-// numbers says what the numbers mean that flows and counters hold.
-func (r *Ruleset) numbers() map[string]uint32 {
-	c := r.Compiled
-	numbers := make(map[string]uint32, len(c.Zones)+len(c.Rules)+len(c.MACs))
-	for id, name := range c.Zones {
-		if name != "" {
-			numbers["zone "+name] = uint32(id)
-		}
-	}
-	for id := range c.Rules {
-		numbers["rule "+c.Rules[id].Name] = uint32(id)
-	}
-	for mac, id := range c.MACs {
-		numbers["mac "+net.HardwareAddr(mac[:]).String()] = uint32(id)
-	}
-	return numbers
-}

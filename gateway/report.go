@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +26,10 @@ const (
 // plane is open.
 type reporter struct {
 	config  *Config
-	rules   *Ruleset
+	rules   *inForce
 	plane   *dataplane.Plane
 	ledger  *ledger
+	ageing  *ageing
 	events  *eventLog
 	version string
 	started time.Time
@@ -64,8 +64,19 @@ func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) strin
 		Tier: "xdp", WhyNotHigher: why(f.Nexthop),
 		Rule: rule.Name, File: rule.File, Line: rule.Line, Epoch: f.Epoch,
 		Packets: f.Packets, Bytes: f.Bytes,
-		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)),
+		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)), CommunityID: flowCommunityID(t),
 	}
+}
+
+// flowCommunityID needs the type of ICMP, which for ICMPv6 can only be an echo request.
+func flowCommunityID(t *flowtable.Tuple) string {
+	switch t.Proto {
+	case protoICMP:
+		return ""
+	case protoICMPv6:
+		return communityID(t.Proto, t.Source(), t.Destination(), 128, 0)
+	}
+	return communityID(t.Proto, t.Source(), t.Destination(), t.SrcPort, t.DstPort)
 }
 
 // seconds rounds to milliseconds, the resolution of ticks.
@@ -111,10 +122,14 @@ func (r *reporter) drops(all bool) ([]Drop, error) {
 	if err != nil {
 		return nil, err
 	}
+	unlogged, err := r.plane.DropsUnlogged()
+	if err != nil {
+		return nil, err
+	}
 	drops := []Drop{}
 	for i, c := range sums {
 		if reason := bpf.XDPReason(i); reason != bpf.XDPReasonREASON_NONE && (all || c.Packets > 0) {
-			drops = append(drops, Drop{Reason: reason.String(), Packets: c.Packets, Bytes: c.Bytes})
+			drops = append(drops, Drop{Reason: reason.String(), Packets: c.Packets, Bytes: c.Bytes, Unlogged: unlogged[i]})
 		}
 	}
 	return drops, nil
@@ -133,17 +148,23 @@ func (r *reporter) passes() ([]Pass, error) {
 	return passes, nil
 }
 
-// ruleStatus returns all rules in the order of their ids: what no rule matched, the built-in ones, the
-// policy's.
-func (r *reporter) ruleStatus() ([]RuleStatus, error) {
-	sums, last, err := r.ledger.totals()
+// ruleStatus returns all rules: what no rule matched, the built-in ones, the policy's in its order.
+func (r *reporter) ruleStatus() ([]RuleStatus, error) { return r.survey(nil) }
+
+// survey is ruleStatus, and shows visit every flow on the way.
+func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
+	sums, last, err := r.ledger.totals(visit)
 	if err != nil {
 		return nil, err
 	}
 	clock := newEveClock()
-	rules := make([]RuleStatus, len(sums))
-	for i, info := range r.rules.Compiled.Rules {
-		s := sums[i]
+	c := r.rules.Load().Compiled
+	rules := make([]RuleStatus, 0, int(firewall.RuleFirst)+len(c.Order))
+	add := func(id uint32) {
+		info, s := &c.Rules[id], ruleCount{}
+		if int(id) < len(sums) {
+			s = sums[id]
+		}
 		out := RuleStatus{
 			Name: info.Name, Action: info.Action.String(), Mode: "enforce", File: info.File, Line: info.Line,
 			Packets: s.packets, Bytes: s.bytes, Flows: s.flows, Judged: s.judged, Unlogged: s.unlogged,
@@ -153,27 +174,35 @@ func (r *reporter) ruleStatus() ([]RuleStatus, error) {
 		if info.Audit {
 			out.Mode = "audit"
 		}
-		if uint32(i) == firewall.RuleNone {
+		if id == firewall.RuleNone {
 			out.Action, out.Description = firewall.Deny.String(), "what no rule matched"
 		}
-		if last[i] != 0 {
-			at := clock.at(last[i]).Round(time.Millisecond)
+		if int(id) < len(last) && last[id] != 0 {
+			at := clock.at(last[id]).Round(time.Millisecond)
 			out.LastHit = &at
 		}
-		rules[i] = out
+		rules = append(rules, out)
+	}
+	for id := range firewall.RuleFirst {
+		add(id)
+	}
+	for _, id := range c.Order {
+		add(id)
 	}
 	return rules, nil
 }
 
 func (r *reporter) status() (*Status, error) {
-	c := r.rules.Compiled
+	rules := r.rules.Load()
+	c := rules.Compiled
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
 		Policy: PolicyStatus{
-			Path: r.config.Policy, Files: r.rules.Files, Rules: len(c.Rules) - int(firewall.RuleFirst),
-			Zones: slices.Clone(c.Zones[1:]), Tests: len(c.Tests),
+			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
+			Zones: rules.zoneNames(), Tests: len(c.Tests),
 		},
-		Ports: []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
+		Differs: changedFiles(rules),
+		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
 	if !c.NextExpiry.IsZero() {
@@ -197,12 +226,18 @@ func (r *reporter) status() (*Status, error) {
 	if s.Table, err = r.tableStatus(); err != nil {
 		return nil, err
 	}
-	sums, _, err := r.ledger.totals()
+	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err
 	}
-	s.Events.File = r.config.Events.File
-	s.Events.Written, s.Events.Lost = r.events.counts()
+	r.events.status(&s.Events)
+	unlogged, err := r.plane.DropsUnlogged()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range unlogged {
+		s.Events.Unlogged += n
+	}
 	for _, sum := range sums {
 		s.Events.Unlogged += sum.unlogged
 	}
@@ -214,7 +249,7 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
 		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
-		MTU: p.MTU, Up: p.Up, Notes: append([]string{}, p.Notes...),
+		MTU: p.MTU, Up: p.Up, Since: p.Since, Notes: append([]string{}, p.Notes...),
 	}
 	for id, zone := range p.VLANs {
 		if out.VLANs == nil {
@@ -231,11 +266,12 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 	if err != nil {
 		return TableStatus{}, err
 	}
+	aged, killed := r.ledger.freed()
 	return TableStatus{
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
-		Reopened: c.Reopened, Aged: r.ledger.aged(),
+		Reopened: c.Reopened, Aged: aged, Killed: killed,
 	}, nil
 }
 

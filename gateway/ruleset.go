@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -14,9 +17,14 @@ import (
 // A Ruleset is the policy of a gateway, checked and ready to be published. It is immutable.
 type Ruleset struct {
 	Files    []string
+	Sums     map[string][sha256.Size]byte // of every file that was read, those of sets too
+	Read     time.Time
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
 	Warnings firewall.Errors
+
+	config *Config          // that names it
+	policy *firewall.Policy // as it was read
 }
 
 // PrepareRuleset reads the policy that the configuration names, compiles it for this gateway and runs
@@ -24,6 +32,11 @@ type Ruleset struct {
 // destination lies in, for tests without `out`; it may be nil. The error is a firewall.Errors if the
 // text is at fault, another error if a file cannot be read.
 func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
+	return prepareRuleset(c, c.CompileOptions(now), route)
+}
+
+// prepareRuleset is PrepareRuleset with other options than a first policy's.
+func prepareRuleset(c *Config, options firewall.CompileOptions, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
 	policy, err := firewall.Load(c.Policy)
 	if err != nil {
 		var errs firewall.Errors
@@ -32,7 +45,29 @@ func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, 
 		}
 		return nil, err
 	}
-	compiled, err := firewall.Compile(policy, c.CompileOptions(now))
+	r, err := compileRuleset(c, policy, options)
+	if err != nil {
+		return nil, err
+	}
+	var ask func(string, netip.Addr) (string, bool)
+	if route != nil {
+		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }
+	}
+	var failed firewall.Errors
+	for _, result := range firewall.RunTests(r.Compiled, r.ACL, ask) {
+		if result.Err != nil {
+			failed = append(failed, *result.Err)
+		}
+	}
+	if len(failed) > 0 {
+		return nil, failed.Sorted(policy.Files...)
+	}
+	return r, nil
+}
+
+// compileRuleset makes a policy ready for this gateway. It runs no tests.
+func compileRuleset(c *Config, policy *firewall.Policy, options firewall.CompileOptions) (*Ruleset, error) {
+	compiled, err := firewall.Compile(policy, options)
 	if err != nil {
 		return nil, err
 	}
@@ -43,21 +78,7 @@ func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, 
 	if err != nil {
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	r := &Ruleset{Files: policy.Files, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings}
-	var ask func(string, netip.Addr) (string, bool)
-	if route != nil {
-		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }
-	}
-	var failed firewall.Errors
-	for _, result := range firewall.RunTests(compiled, acl, ask) {
-		if result.Err != nil {
-			failed = append(failed, *result.Err)
-		}
-	}
-	if len(failed) > 0 {
-		return nil, failed.Sorted(policy.Files...)
-	}
-	return r, nil
+	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy}, nil
 }
 
 // zoneless refuses ports that no zone names: nothing could arrive there, and what leaves by them
@@ -77,15 +98,19 @@ func (c *Config) zoneless(compiled *firewall.Compiled) (errs firewall.Errors) {
 }
 
 // generation is what the plane is given to run.
-func (r *Ruleset) generation(epoch uint32) dataplane.Generation {
+func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 	g := dataplane.Generation{Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1}
+	var err error
+	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
+		return g, fmt.Errorf("write the numbers of rules, zones and MAC addresses: %w", err)
+	}
 	if len(r.Compiled.MACs) > 0 {
 		g.MACs = make(map[[6]byte]uint16, len(r.Compiled.MACs))
 		for mac, identity := range r.Compiled.MACs {
 			g.MACs[mac] = identity
 		}
 	}
-	return g
+	return g, nil
 }
 
 // portConfigs says what each port of the configuration shall be, in the order of their names.
@@ -125,17 +150,26 @@ var checksumSwitches = map[FixChecksums]dataplane.Switch{
 	FixChecksumsAuto: dataplane.SwitchAuto, FixChecksumsOn: dataplane.SwitchOn, FixChecksumsOff: dataplane.SwitchOff,
 }
 
-// zoneName names a zone id; ids that the policy does not have are numbers.
+// zoneNames lists the zones of the policy, host first.
+func (r *Ruleset) zoneNames() []string {
+	return slices.DeleteFunc(slices.Clone(r.Compiled.Zones), func(name string) bool { return name == "" })
+}
+
+// zoneName names a zone id, one of an earlier policy too; ids that no policy had are numbers.
 func (r *Ruleset) zoneName(id uint8) string {
-	if int(id) < len(r.Compiled.Zones) {
+	if int(id) < len(r.Compiled.Zones) && (id == 0 || r.Compiled.Zones[id] != "") {
 		return r.Compiled.Zones[id]
+	}
+	if ids := r.Compiled.Identities; ids != nil && ids.ZoneName(id) != "" {
+		return ids.ZoneName(id)
 	}
 	return fmt.Sprintf("zone-%d", id)
 }
 
-// rule describes a rule id; one that the policy does not have has only its number as a name.
+// rule describes a rule id, one of an earlier policy as it was there; one that no policy had has only
+// its number as a name.
 func (r *Ruleset) rule(id uint32) firewall.RuleInfo {
-	if int(id) < len(r.Compiled.Rules) {
+	if int(id) < len(r.Compiled.Rules) && r.Compiled.Rules[id].Name != "" {
 		return r.Compiled.Rules[id]
 	}
 	return firewall.RuleInfo{Name: fmt.Sprintf("rule-%d", id)}

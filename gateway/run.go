@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,13 @@ type Options struct {
 	Version string       // that status shows
 	// Ready, if not nil, is called once: packets are judged, and the control socket answers.
 	Ready func()
+	// Reload, if not nil, asks with each value to read configuration and policy again.
+	Reload <-chan os.Signal
+
+	// Supervisor, if not nil, is told of start, life and end.
+	Supervisor *Supervisor
+
+	now func() time.Time // nil: the wall clock
 }
 
 // retryInterval is how long a part that failed rests before it is started again.
@@ -64,7 +72,11 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rules, err := PrepareRuleset(c, time.Now(), routes.zone)
+	now := time.Now
+	if o.now != nil {
+		now = o.now
+	}
+	rules, before, err := prepareFirst(c, now(), routes.zone)
 	routes.close()
 	if err != nil {
 		return refused("policy", err)
@@ -72,7 +84,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: rules}
+	g := &running{config: c, options: o, rules: newInForce(rules), before: before}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -82,7 +94,9 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	<-ctx.Done()
+	o.Supervisor.Ready(g.summary())
+	defer o.Supervisor.Stopping() // before the stop, which was deferred first
+	g.attend(ctx)
 	o.Log.Info("stopping", "on_stop", c.OnStop)
 	return nil
 }
@@ -110,16 +124,26 @@ func warn(log *slog.Logger, warnings firewall.Errors) {
 type running struct {
 	config  *Config
 	options Options
-	rules   *Ruleset
+	rules   *inForce
+	before  json.RawMessage // numbers of the run before that the first policy goes on from
 
 	plane    *dataplane.Plane
+	ledger   *ledger
 	events   *eventLog
 	ageing   *ageing
 	server   *server
 	listener net.Listener // until the server has it
-	mtus     *mtuSetter
-	started  bool   // as a whole
-	grace    uint32 // epoch that picks up TCP without its SYN, 0 = none
+	loads    policyLoads
+
+	telemetry       *server // nil without metrics
+	metricsListener net.Listener
+
+	mtus    *mtuSetter
+	started bool // as a whole
+	grace   bool // TCP is picked up without its SYN
+
+	reloads chan chan<- reloadAnswer // to attend
+	ending  chan struct{}            // closed: attend has returned
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -129,12 +153,17 @@ type running struct {
 // programs and policy; ports; then what follows the kernel and people.
 func (g *running) start() error {
 	c, log := g.config, g.options.Log
+	rules := g.rules.Load()
+	g.reloads, g.ending = make(chan chan<- reloadAnswer), make(chan struct{})
 	listener, err := listenControl(&c.Control, log)
 	if err != nil {
 		return err
 	}
 	g.listener = listener
-	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
+	if g.metricsListener, err = listenMetrics(&c.Metrics); err != nil {
+		return err
+	}
+	if g.events, err = openEvents(&c.Events, g.rules, c.PortNames(), log); err != nil {
 		return err
 	}
 	if err := g.openPlane(); err != nil {
@@ -143,15 +172,25 @@ func (g *running) start() error {
 	if err := g.attach(); err != nil {
 		return err
 	}
-	ledger, err := newLedger(g.plane, len(g.rules.Compiled.Rules))
+	g.loads.count(nil)
+	ledger, err := newLedger(g.plane, len(rules.Compiled.Rules))
 	if err != nil {
 		return err
 	}
+	g.ledger = ledger
 	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log}
 	routes, err := g.plane.WatchRoutes()
 	if err != nil {
 		return err
 	}
+
+	g.events.gateway("gateway-start", g.options.Version)
+	epoch, _ := g.plane.Epoch()
+	by := "start"
+	if taken, _ := g.plane.TakenOver(); taken {
+		by = "take-over"
+	}
+	g.events.policyChange(rules, epoch, by)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
@@ -159,16 +198,32 @@ func (g *running) start() error {
 	g.wg.Go(func() {
 		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
 	})
-	g.wg.Go(func() { g.endGrace(ctx) })
 	g.wg.Go(func() { g.ageing.run(ctx) })
-	g.wg.Go(func() { g.events.run(ctx) })
-	g.server = newServer(&reporter{
-		config: c, rules: g.rules, plane: g.plane, ledger: ledger, events: g.events,
+	r := &reporter{
+		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
-	}, log)
+	}
+	g.server = newServer(r, g.askReload, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
+		}
+	})
+	g.wg.Go(func() { g.options.Supervisor.feed(ctx, g.alive) })
+	return g.startTelemetry(r)
+}
+
+// startTelemetry serves metrics and health, if the configuration says where.
+func (g *running) startTelemetry(r *reporter) (err error) {
+	if g.metricsListener == nil {
+		return nil
+	}
+	if g.telemetry, err = newTelemetry(r, &g.loads, g.options.Log); err != nil {
+		return err
+	}
+	g.wg.Go(func() {
+		if err := g.telemetry.serve(g.metricsListener); err != nil {
+			g.options.Log.Error("metrics are no longer served", "error", err)
 		}
 	})
 	return nil
@@ -211,12 +266,18 @@ func (g *running) stop() error {
 	} else if g.listener != nil {
 		errs = append(errs, g.listener.Close())
 	}
+	if g.telemetry != nil {
+		errs = append(errs, g.telemetry.stop())
+	} else if g.metricsListener != nil {
+		errs = append(errs, g.metricsListener.Close())
+	}
 	if g.cancel != nil {
 		g.cancel()
 		g.wg.Wait()
 		if g.config.OnStop == OnStopOpen { // else flows may go on
 			errs = append(errs, g.ageing.stop())
 		}
+		g.events.gateway("gateway-stop", g.options.Version)
 	}
 	if g.plane != nil {
 		errs = append(errs, g.leave())
@@ -247,9 +308,9 @@ func (g *running) announce() {
 	for _, note := range g.plane.Notes() {
 		log.Warn(note)
 	}
-	c := g.rules.Compiled
+	c := g.rules.Load().Compiled
 	log.Info("softdpu runs", "version", g.options.Version, "policy", g.config.Policy,
-		"rules", len(c.Rules)-int(firewall.RuleFirst), "tests_passed", len(c.Tests),
+		"rules", len(c.Order), "tests_passed", len(c.Tests),
 		"flows_max", g.plane.Sizes().FlowsMax, "events", g.config.Events.File, "control", g.config.Control.Socket)
 }
 
@@ -259,7 +320,7 @@ func (g *running) portZones(p *dataplane.Port) string {
 	if p.Zone != 0 {
 		zones = append(zones, g.rules.zoneName(p.Zone))
 	}
-	for _, z := range g.rules.Compiled.Ports {
+	for _, z := range g.rules.Load().Compiled.Ports {
 		if z.Port == p.Name && z.VLAN != 0 {
 			zones = append(zones, fmt.Sprintf("%s (VLAN %d)", g.rules.zoneName(z.Zone), z.VLAN))
 		}

@@ -100,13 +100,20 @@ func (b *lockedBuffer) String() string {
 // twice.
 func runIn(t *testing.T, l *testenv.Lab, c *Config) *testGateway {
 	t.Helper()
+	return runWith(t, l, c, Options{})
+}
+
+// runWith is runIn with options, but for Log, Version and Ready.
+func runWith(t *testing.T, l *testenv.Lab, c *Config, o Options) *testGateway {
+	t.Helper()
 	gw := l.Must(t, testenv.Gateway)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &lockedBuffer{}
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- gw.Do(func() error {
-			return Run(ctx, c, Options{Log: slog.New(slog.NewTextHandler(log, nil)), Version: "test", Ready: func() { close(ready) }})
+			o.Log, o.Version, o.Ready = slog.New(slog.NewTextHandler(log, nil)), "test", func() { close(ready) }
+			return Run(ctx, c, o)
 		})
 	}()
 	var once sync.Once
@@ -368,6 +375,9 @@ func checkEvents(t *testing.T, file string) {
 		if _, err := time.Parse("2006-01-02T15:04:05.000000Z07:00", fmt.Sprint(e["timestamp"])); err != nil {
 			t.Error(err)
 		}
+		if e["event_type"] == "gateway" || e["event_type"] == "policy" {
+			continue
+		}
 		if ours["from"] != "lan" || ours["to"] != "wan" || ours["line"] == nil {
 			t.Errorf("%s", s.Bytes())
 		}
@@ -390,6 +400,7 @@ func checkEvents(t *testing.T, file string) {
 	}
 	for event, least := range map[string]int{
 		"flow flow-start names": 2, "flow flow-end names": 2, "flow flow-start web": 2, "flow flow-end web": 2, "drop deny no-telnet": 2, "audit audit watched": 2,
+		"policy policy-loaded <nil>": 1, "gateway gateway-start <nil>": 1, "gateway gateway-stop <nil>": 1,
 	} {
 		if kinds[event] < least {
 			t.Errorf("%d events %q of %v", kinds[event], event, kinds)

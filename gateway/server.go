@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/softdpu/softdpu/firewall"
 )
 
 // How long a stop waits for answers under way.
@@ -25,10 +27,15 @@ const serverGrace = 2 * time.Second
 //	GET /v1/drops[?all=1]
 //	GET /v1/passes
 //	GET /v1/rules
+//	POST /v1/reload
+//	POST /v1/flows/kill?filter=EXPRESSION|all=1
 //
-// All but the first answer with an array of objects. An error is an object with "error".
+// All but the first and those that change something answer with an array of objects. An error is an object
+// with "error".
 type server struct {
 	reporter *reporter
+	reload   func(context.Context) (*Reloaded, error)
+	log      *slog.Logger
 	http     http.Server
 
 	mu      sync.Mutex
@@ -36,20 +43,35 @@ type server struct {
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, log *slog.Logger) *server {
-	s := &server{reporter: r}
+func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log *slog.Logger) *server {
+	s := &server{reporter: r, reload: reload, log: log}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
+	mux.HandleFunc("POST /v1/flows/kill", changes(s.kill))
 	mux.HandleFunc("GET /v1/drops", s.drops)
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
+	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do",
+			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload and /v1/flows/kill",
 		})
 	})
+	s.guard(mux, log)
+	return s
+}
+
+// serverOf returns a server that answers by a handler.
+func serverOf(handler http.Handler, log *slog.Logger) *server {
+	s := &server{}
+	s.guard(handler, log)
+	return s
+}
+
+// guard lets the handler answer until the server stops.
+func (s *server) guard(handler http.Handler, log *slog.Logger) {
 	s.http = http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if !s.enter() {
@@ -57,12 +79,12 @@ func newServer(r *reporter, log *slog.Logger) *server {
 				return
 			}
 			defer s.busy.Done()
-			mux.ServeHTTP(w, req)
+			handler.ServeHTTP(w, req)
 		}),
+		ConnContext:       withConn,
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	return s
 }
 
 // enter admits a handler, unless the last one has been waited for.
@@ -78,7 +100,7 @@ func (s *server) enter() bool {
 // serve answers until stop is called.
 func (s *server) serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve control socket: %w", err)
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
 }
@@ -102,12 +124,7 @@ func (s *server) flows(w http.ResponseWriter, req *http.Request) {
 	query := req.URL.Query()
 	filter, err := ParseFilter(query.Get("filter"))
 	if err != nil {
-		var fault *FilterError
-		if errors.As(err, &fault) {
-			refuse(w, http.StatusBadRequest, apiError{Error: fault.Msg, Column: fault.Column, Hint: fault.Hint})
-			return
-		}
-		refuse(w, http.StatusBadRequest, apiError{Error: err.Error()})
+		refuseFilter(w, err)
 		return
 	}
 	limit := 0
@@ -144,9 +161,26 @@ func (s *server) flows(w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *server) drops(w http.ResponseWriter, req *http.Request) {
-	all := req.URL.Query().Get("all")
-	answer(w, func() ([]Drop, error) { return s.reporter.drops(all != "" && all != "0" && all != "false") })
+	all := isSet(req.URL.Query().Get("all"))
+	answer(w, func() ([]Drop, error) { return s.reporter.drops(all) })
 }
+
+// reloadPolicy answers 422 if what is written cannot be put in force.
+func (s *server) reloadPolicy(w http.ResponseWriter, req *http.Request) {
+	done, err := s.reload(req.Context())
+	var errs firewall.Errors
+	switch {
+	case errors.As(err, &errs):
+		refuse(w, http.StatusUnprocessableEntity, apiError{Error: errs.Error(), Errors: Mistakes(errs)})
+	case errors.Is(err, errStopping):
+		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
+	default:
+		answer(w, func() (*Reloaded, error) { return done, err })
+	}
+}
+
+// isSet reads a parameter that is yes or no.
+func isSet(text string) bool { return text != "" && text != "0" && text != "false" }
 
 func answer[T any](w http.ResponseWriter, what func() (T, error)) {
 	v, err := what()

@@ -45,7 +45,7 @@ func (d *demo) tell(ctx context.Context, attempts []attempt) error {
 			return err
 		}
 	}
-	fmt.Fprintln(d.env.Stdout, "(icmp-type: the hosts' own multicast reports, which no rule can admit; ttl-expired: traceroute at work)")
+	fmt.Fprintln(d.env.Stdout, "(ttl-expired: traceroute at work)")
 	if err := d.showEvent(); err != nil {
 		return err
 	}

@@ -11,16 +11,26 @@ func newDropsCommand(env *Env) *cobra.Command {
 		Use:   "drops",
 		Short: "Count what the running gateway dropped, by reason",
 		Long: `Count what the running gateway dropped, by reason: each packet in exactly one. What a rule dropped is
-counted by rule too, see 'softdpu rules'. The table also counts what went to the kernel instead.`,
+counted by rule too, see 'softdpu rules'. The table also counts what went to the kernel instead. --watch shows what comes on
+top each second.`,
 		Example: `  sudo softdpu drops
   sudo softdpu drops --all
+  sudo softdpu drops --watch
   sudo softdpu drops -o json`,
 		Args: takes(0),
 	}
 	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
 	all := cmd.Flags().Bool("all", false, "show also the reasons for which nothing was dropped")
+	live := addWatchFlags(cmd, counterSorts...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := live.check(cmd, format); err != nil {
+			return err
+		}
 		client := gateway.NewClient(*socket)
+		if *live.on {
+			w := &counterWatch{kind: "WHAT", noun: "not forwarded by XDP", sort: *live.sort, read: readDrops(client, *all)}
+			return watch(cmd.Context(), env, w.next)
+		}
 		drops, err := client.Drops(cmd.Context(), *all)
 		if err != nil {
 			return err

@@ -315,7 +315,7 @@ func (x *explanation) judge(o *offline, p *firewall.TestPacket, r *firewall.Test
 	x.Says = fmt.Sprintf("rule %q, %s:%d", info.Name, info.File, info.Line)
 	x.Source = ruleLines(info.File, info.Line)
 	if r.Verdict == firewall.VerdictAllow {
-		rule := &o.policy.Rules[i-int(firewall.RuleFirst)]
+		rule := &o.policy.Rules[slices.Index(o.compiled.Order, uint32(i))]
 		if !rule.Expires.IsZero() {
 			x.expires = rule.Expires.AddDate(0, 0, -1).Format("2006-01-02")
 		}

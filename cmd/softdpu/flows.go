@@ -26,23 +26,40 @@ A filter chooses among them:
   proto NAME|NUMBER, family 4|6
   from, to, zone ZONE               the opener's, the other end's, either zone
   state STATE, rule NAME, tier hardware|xdp|worker, revoked
-joined by and, or, not and parentheses.`,
+joined by and, or, not and parentheses.
+
+--watch shows those that send most, and how much they do a second in both directions: by bits or packets
+a second, by total of bytes, newest first, or longest idle first. What it shows fits the terminal; the
+first line counts all. In a table of millions, give it a filter.`,
 		Example: `  sudo softdpu flows
   sudo softdpu flows --filter 'src 10.0.0.0/8 and dport 443'
+  sudo softdpu flows --watch --sort packets --filter 'from lan'
   sudo softdpu flows --filter 'not (rule web or proto icmp)' -o json`,
 		Args: takes(0),
 	}
 	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
 	filter := cmd.Flags().String("filter", "", "show only the flows that this expression chooses")
 	limit := cmd.Flags().Int("limit", 0, "show at most so many; 0 shows all")
+	live := addWatchFlags(cmd, flowSorts...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if _, err := gateway.ParseFilter(*filter); err != nil {
 			return usagef(cmd, "%w", err)
 		}
-		if *limit < 0 {
+		switch {
+		case *limit < 0:
 			return usagef(cmd, "--limit must not be negative")
+		case *limit > 0 && *live.on:
+			return usagef(cmd, "--watch shows as many as fit: leave --limit out")
 		}
-		flows, err := gateway.NewClient(*socket).Flows(cmd.Context(), *filter, *limit)
+		if err := live.check(cmd, format); err != nil {
+			return err
+		}
+		client := gateway.NewClient(*socket)
+		if *live.on {
+			w := &flowWatch{client: client, filter: *filter, sort: *live.sort}
+			return watch(cmd.Context(), env, w.next)
+		}
+		flows, err := client.Flows(cmd.Context(), *filter, *limit)
 		if err != nil {
 			return err
 		}
@@ -52,6 +69,7 @@ joined by and, or, not and parentheses.`,
 		noteTiers(env, flows)
 		return nil
 	}
+	cmd.AddCommand(newFlowsKillCommand(env))
 	return cmd
 }
 

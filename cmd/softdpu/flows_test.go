@@ -89,7 +89,7 @@ func TestRuleTable(t *testing.T) {
 
 func TestWithoutDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	for _, verb := range []string{"flows", "drops", "rules"} {
+	for _, verb := range []string{"flows", "drops", "rules", "status"} {
 		code, stdout, stderr := execute(t, verb, "--socket", socket)
 		if code != exitError || stdout != "" || !strings.Contains(stderr, socket) || !strings.Contains(stderr, "softdpu run -c FILE") {
 			t.Errorf("%s: exit code %d, %q, %q", verb, code, stdout, stderr)
@@ -101,5 +101,24 @@ func TestWrongFilter(t *testing.T) {
 	code, _, stderr := execute(t, "flows", "--filter", "src 10.0.0.0/8 adn dport 443")
 	if code != exitError || !strings.Contains(stderr, "column 16: expected `and` or `or`, not \"adn\"\n  src 10.0.0.0/8 adn dport 443\n                 ^") {
 		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+}
+
+// What is to end must be said, once.
+func TestFlowsKillNeedsAChoice(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "--filter EXPRESSION, or --all"},
+		{[]string{"--filter", " "}, "--filter EXPRESSION, or --all"},
+		{[]string{"--filter", "dport 7", "--all"}, "exclude each other"},
+		{[]string{"--filter", "dport x"}, `"x" is not a port`},
+		{[]string{"--all", "--socket", "/nowhere/sock"}, "no softdpu answers"},
+	} {
+		code, stdout, stderr := execute(t, append([]string{"flows", "kill"}, tt.args...)...)
+		if code != exitError || stdout != "" || !strings.Contains(stderr, tt.want) {
+			t.Errorf("%q: exit code %d, %s%s", tt.args, code, stdout, stderr)
+		}
 	}
 }

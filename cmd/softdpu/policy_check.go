@@ -118,7 +118,7 @@ func (s *policySource) check(env *Env) (report checkReport, warnings firewall.Er
 	}
 	report.Files = set.Files
 	report.Zones = len(set.Compiled.Zones) - flowtable.ZoneFirst
-	report.Rules = len(set.Compiled.Rules) - int(firewall.RuleFirst)
+	report.Rules = len(set.Compiled.Order)
 	report.Tests = len(set.Compiled.Tests)
 	instructions, err := set.ACL.Instructions()
 	if err != nil {

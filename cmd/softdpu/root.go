@@ -35,13 +35,16 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 		newBenchCommand(env),
 		newExplainCommand(env),
 		newDetachCommand(env),
+		newDoctorCommand(env),
 		newDropsCommand(env),
 		newFlowsCommand(env),
 		lab,
+		newManCommand(env),
 		newRulesCommand(env),
 		newRunCommand(env),
 		newPolicyCommand(env),
 		newSimCommand(env),
+		newStatusCommand(env),
 		newVersionCommand(env),
 	)
 	root.SetHelpCommand(newHelpCommand(root))

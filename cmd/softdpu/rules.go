@@ -21,16 +21,28 @@ connections that it allows now, PACKETS and BYTES what it allowed or refused, LA
 decided last, UNLOGGED the events that the limit left out.
 
 Connection tracking and not a rule lets replies and ICMP errors through: builtin-replies and
-builtin-icmp-errors count them, and the rule that allowed their connection counts them too.`,
+builtin-icmp-errors count them, and the rule that allowed their connection counts them too.
+
+--watch shows how much each rule counts a second.`,
 		Example: `  sudo softdpu rules
   sudo softdpu rules --used
+  sudo softdpu rules --used --watch
   sudo softdpu rules -o json`,
 		Args: takes(0),
 	}
 	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
 	used := cmd.Flags().Bool("used", false, "show only rules that have counted something")
+	live := addWatchFlags(cmd, counterSorts...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		rules, err := gateway.NewClient(*socket).Rules(cmd.Context())
+		if err := live.check(cmd, format); err != nil {
+			return err
+		}
+		client := gateway.NewClient(*socket)
+		if *live.on {
+			w := &counterWatch{kind: "ACTION", noun: "counted by rules", sort: *live.sort, read: readRules(client, *used)}
+			return watch(cmd.Context(), env, w.next)
+		}
+		rules, err := client.Rules(cmd.Context())
 		if err != nil {
 			return err
 		}

@@ -41,14 +41,19 @@ func newTable(names ...string) *table {
 func (t *table) add(cells ...any) {
 	row := make([]string, len(t.columns))
 	for i := range min(len(row), len(cells)) {
-		row[i] = strings.Map(func(r rune) rune {
-			if !unicode.IsPrint(r) {
-				return '?'
-			}
-			return r
-		}, fmt.Sprint(cells[i]))
+		row[i] = visible(fmt.Sprint(cells[i]))
 	}
 	t.rows = append(t.rows, row)
+}
+
+// visible shows as '?' what would move the cursor.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // write prints the table. With a width, in columns of a terminal, the widest cells are cut with an

@@ -82,7 +82,6 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 		t.Fatal(err)
 	}
 	var s *Sim
-	var changed time.Duration
 	failures := 0
 	counts := map[string]bpf.XDPFlowCount{}
 	for range n {
@@ -102,8 +101,7 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 				}
 			}()
 		default:
-			changed = p.Now
-			if err := s.Publish(compileFor(t, &st.World, p.New)); err != nil {
+			if err := s.Publish(compileFor(t, &st.World, p.New, s.Policy().Identities)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -114,7 +112,7 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 		if err != nil {
 			t.Fatalf("seed %d, packet %d: %v", seed, p.Index, err)
 		}
-		if difference := s.reads(&p, &want, &got, p.Now-changed); difference != "" {
+		if difference := s.reads(&p, &want, &got); difference != "" {
 			t.Errorf("seed %d, packet %d (%s), in by %s: %s\n%x", seed, p.Index, p.Recipe, p.Port, difference, p.Frame)
 			if failures++; failures == 5 {
 				t.Fatal("and so on")
@@ -170,13 +168,10 @@ func (s *Sim) counted(t *testing.T, rule uint32) (sum bpf.XDPFlowCount) {
 	return sum
 }
 
-// fragmentLife is how long a datagram is remembered.
-const fragmentLife = 30 * time.Second
-
 // gatewayOf is the stream's gateway. No flow ends by its time-out: the oracle knows none.
 func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Policy) Config {
 	t.Helper()
-	cfg := Config{Policy: compileFor(t, w, policy), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes}
+	cfg := Config{Policy: compileFor(t, w, policy, nil), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes}
 	for _, p := range w.Ports {
 		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU})
 	}
@@ -191,22 +186,23 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	return cfg
 }
 
-func compileFor(t *testing.T, w *oracle.World, policy *traffic.Policy) *firewall.Compiled {
+// compileFor compiles a policy that follows another, whose identities it keeps; nil: it is the first.
+func compileFor(t *testing.T, w *oracle.World, policy *traffic.Policy, previous *firewall.Identities) *firewall.Compiled {
 	t.Helper()
 	var ports []string
 	for _, p := range w.Ports {
 		ports = append(ports, p.Name)
 	}
-	c, err := firewall.Compile(policy.Parsed, firewall.CompileOptions{Now: w.Now, Management: w.Management, Ports: ports})
+	c, err := firewall.Compile(policy.Parsed, firewall.CompileOptions{Now: w.Now, Management: w.Management, Ports: ports, Previous: previous})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// reads says in what the engine differs from the oracle, "" if in nothing. The policy is in force for
-// the time since.
-func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result, since time.Duration) string {
+// reads says in what the engine differs from the oracle, "" if in nothing. Both name a rule that is gone,
+// too: flows and datagrams in fragments bear it.
+func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string {
 	reason, cause := got.Reason.String(), ""
 	if got.Reason == bpf.XDPReasonREASON_NONE {
 		reason = ""
@@ -228,7 +224,7 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result, since 
 	if got.RuleID != 0 {
 		rule = got.Rule.Name
 	}
-	if rule != want.Rule && s.namesRule(want, ip && later, since) {
+	if rule != want.Rule {
 		return fmt.Sprintf("%v %q by rule %q, want %q", got.Verdict, reason, rule, want.Rule)
 	}
 	if want.State == "" || later {
@@ -257,21 +253,6 @@ func verdictFits(got *Result, want *oracle.Verdict) bool {
 	}
 	kernel := want.Reason == "ttl-expired" || want.Reason == "too-big"
 	return got.Verdict == Drop || kernel && got.Verdict == Pass
-}
-
-// namesRule reports whether oracle and engine can name the same rule. The engine keeps the number of a
-// rule, which is another's once the policy has changed: with flows that are not judged again (wrong-zone,
-// policy-revoked) and in the fragment table.
-func (s *Sim) namesRule(want *oracle.Verdict, later bool, since time.Duration) bool {
-	switch want.Reason {
-	case "":
-		return true
-	case "policy-revoked":
-		return false
-	case "wrong-zone":
-		return s.epoch == 1
-	}
-	return !later || s.epoch == 1 || since > fragmentLife
 }
 
 // tupleOf returns the tuple of a packet's flow; false of an ICMP error, whose flow is another's.

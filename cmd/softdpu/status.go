@@ -1,0 +1,199 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/gateway"
+)
+
+func newStatusCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say what the running gateway does, and what keeps it from doing better",
+		Long: `Say what runs and since when, which configuration and policy are loaded and whether the files on disk
+still are what was loaded, how full the flow table is, how each port runs and why not better.
+
+The exit code is 0 whatever the state is, and 2 if no daemon answers.`,
+		Example: `  sudo softdpu status
+  sudo softdpu status -o json`,
+		Args: takes(0),
+	}
+	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := gateway.NewClient(*socket).Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if format.json {
+			return printJSON(env.Stdout, s)
+		}
+		return writeStatus(env.Stdout, s, time.Now(), env.Width())
+	}
+	return cmd
+}
+
+const (
+	statusLabel = 15 // columns before what is said
+	statusWidth = 80 // of lines, where there is no terminal
+	barWidth    = 20
+)
+
+// writeStatus prints a status for people, in lines of a terminal's width.
+func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error {
+	if width == 0 {
+		width = statusWidth
+	}
+	p := &statusPrinter{width: width}
+	ago := func(at time.Time) string { return interval(max(0, now.Sub(at).Seconds())) }
+
+	p.say("softdpu", "%s, process %d, runs for %s on Linux %s", s.Version, s.PID, ago(s.Started), s.Kernel)
+	p.say("Program", "tag %s", s.Program)
+	p.say("Configuration", "%s", s.Config)
+	p.say("Policy", "%s", s.Policy.Path)
+	p.say("", "%s, %s passed, epoch %d, loaded %s ago", quantity(s.Policy.Rules, "rule"), quantity(s.Policy.Tests, "test"), s.Policy.Epoch, ago(s.Policy.Loaded))
+	p.say("", "sha256 %.16s", s.Policy.Hash)
+	if at := s.Policy.NextExpiry; at != nil {
+		p.say("", "a rule expires in %s", interval(max(0, at.Sub(now).Seconds())))
+	}
+	if len(s.Differs) == 0 {
+		p.say("Files", "as they were loaded")
+	} else {
+		p.say("Files", "DIFFER from what is loaded and goes on running:")
+		for _, f := range s.Differs {
+			p.say("", "%s: %s", f.File, f.How)
+		}
+	}
+
+	t := &s.Table
+	p.say("Flows", "%s of %d", bar(t.Flows, t.FlowsMax), t.FlowsMax)
+	p.say("Half-open", "%s of %d", bar(t.HalfOpen, t.HalfOpenMax), t.HalfOpenMax)
+	p.say("", "%s", counters("created", t.Created, "aged", t.Aged, "killed", t.Killed, "evicted", t.Evicted, "refused", t.Refused,
+		"revived", t.Revived, "reopened", t.Reopened, "overflowed", t.Overflowed))
+	p.say("Events", "%s", s.Events.File)
+	p.say("", "%s", counters("written", s.Events.Written, "unlogged", s.Events.Unlogged, "lost", s.Events.Lost))
+
+	p.b.WriteByte('\n')
+	ports := newTable("PORT", "DEVICE", "DRIVER", "LINK", "MODE", "ZONES", ">MTU")
+	for i := range s.Ports {
+		port := &s.Ports[i]
+		link := "DOWN "
+		if port.Up {
+			link = "up "
+		}
+		ports.add(port.Name, port.Device, driver(port), link+ago(port.Since), port.Mode, zones(port), port.MTU)
+	}
+	if err := ports.write(&p.b, width); err != nil {
+		return err
+	}
+	notes := statusNotes(s)
+	if len(notes) > 0 {
+		p.b.WriteByte('\n')
+	}
+	for _, n := range notes {
+		p.wrap("! ", "  ", n)
+	}
+	if _, err := io.WriteString(w, p.b.String()); err != nil {
+		return fmt.Errorf("print status: %w", err)
+	}
+	return nil
+}
+
+// statusNotes collects what runs below its best, that of ports with their names.
+func statusNotes(s *gateway.Status) (notes []string) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.WhyNotNative != "" {
+			notes = append(notes, fmt.Sprintf("port %s runs in generic mode: %s", p.Name, p.WhyNotNative))
+		}
+		if p.Guard == "clsact" {
+			notes = append(notes, fmt.Sprintf("port %s has its egress guard in a clsact qdisc: tcx needs Linux 6.6", p.Name))
+		}
+		for _, n := range p.Notes {
+			notes = append(notes, fmt.Sprintf("port %s: %s", p.Name, n))
+		}
+	}
+	return append(notes, s.Notes...)
+}
+
+func driver(p *gateway.PortStatus) string {
+	if p.Driver != "" {
+		return p.Driver
+	}
+	return p.Kind
+}
+
+// zones names a port's zones, those of VLANs with their ids, and its inline peer.
+func zones(p *gateway.PortStatus) string {
+	var all []string
+	if p.Zone != "" {
+		all = append(all, p.Zone)
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.VLANs)) {
+		all = append(all, fmt.Sprintf("%s(%d)", p.VLANs[id], id))
+	}
+	text := strings.Join(all, " ")
+	if p.Peer != "" {
+		text += " <> " + p.Peer
+	}
+	return text
+}
+
+// bar draws how much of something is used, with percentage and number.
+func bar(used, most int64) string {
+	share := 0.0
+	if most > 0 {
+		share = min(1, max(0, float64(used)/float64(most)))
+	}
+	full := int(share*barWidth + 0.5)
+	if used > 0 && full == 0 {
+		full = 1
+	}
+	return fmt.Sprintf("[%s%s] %3.0f %%  %d", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), 100*share, used)
+}
+
+// counters lists names with their numbers; what is 0 is left out, but for the first.
+func counters(pairs ...any) string {
+	var out []string
+	for i := 0; i < len(pairs); i += 2 {
+		if n := pairs[i+1].(uint64); n > 0 || i == 0 {
+			out = append(out, fmt.Sprintf("%s %s", count(n), pairs[i]))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// A statusPrinter writes labelled lines that are broken at spaces.
+type statusPrinter struct {
+	b     strings.Builder
+	width int
+}
+
+func (p *statusPrinter) say(label, format string, args ...any) {
+	p.wrap(fmt.Sprintf("%-*s", statusLabel, label), strings.Repeat(" ", statusLabel), fmt.Sprintf(format, args...))
+}
+
+// wrap writes text behind first, and what does not fit behind next in further lines.
+func (p *statusPrinter) wrap(first, next, text string) {
+	line := first
+	empty := true
+	for _, word := range strings.Split(visible(text), " ") {
+		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > p.width {
+			p.b.WriteString(strings.TrimRight(line, " ") + "\n")
+			line, empty = next, true
+		}
+		if !empty {
+			line += " "
+		}
+		line += word
+		empty = false
+	}
+	p.b.WriteString(strings.TrimRight(line, " ") + "\n")
+}

@@ -1,0 +1,265 @@
+package firewall
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// IdentityRest is how long the number of a rule, zone or MAC that a policy no longer has is kept from
+// others at least. Fragments of a refused datagram bear its rule for 30 s.
+const IdentityRest = 40 * time.Second
+
+// Identities are the numbers by which flows and counters know rules, zones and MAC addresses. They live
+// as long as the flows do: the policy that follows another is compiled with the other's, and what both
+// have keeps its number.
+//
+// A rule is known by its name, wherever it stands. A zone is known by what belongs to it: one with all
+// the ports and VLANs of a zone before has that one's number, whatever either is called, because the
+// flows of these ports bear it; otherwise it is known by its name too. What is gone keeps its number
+// until Release, and has it again if it comes back. Identities are immutable.
+type Identities struct {
+	rules []ruleIdentity // index = id - RuleFirst
+	zones []zoneIdentity // index = id - zoneFirst
+	macs  map[MAC]macIdentity
+}
+
+// ruleIdentity is free if its rule has no name.
+type ruleIdentity struct {
+	info RuleInfo
+	gone time.Time // since when no policy has it; zero: it is in force
+}
+
+// zoneIdentity is free if it has no name.
+type zoneIdentity struct {
+	name   string
+	places []place
+	gone   time.Time
+}
+
+type macIdentity struct {
+	id   uint16
+	gone time.Time
+}
+
+// place is where frames arrive.
+type place struct {
+	port string
+	vlan uint16
+}
+
+// Borne says which numbers flows bear.
+type Borne struct {
+	Rules map[uint32]bool
+	Zones [zoneMax + 1]bool
+	MACs  map[uint16]bool
+}
+
+// Release frees the numbers of what has been gone for IdentityRest at now and is borne by no flow. Those
+// are given to others from then on, the lowest first.
+func (i *Identities) Release(now time.Time, b *Borne) *Identities {
+	out := &Identities{slices.Clone(i.rules), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs))}
+	rested := func(gone time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
+	for n := range out.rules {
+		if r := &out.rules[n]; rested(r.gone) && !b.Rules[RuleFirst+uint32(n)] {
+			*r = ruleIdentity{}
+		}
+	}
+	for n := range out.zones {
+		if z := &out.zones[n]; rested(z.gone) && !b.Zones[zoneFirst+n] {
+			*z = zoneIdentity{}
+		}
+	}
+	for mac, m := range i.macs {
+		if !rested(m.gone) || b.MACs[m.id] {
+			out.macs[mac] = m
+		}
+	}
+	return out
+}
+
+// Rules returns the number of rule ids in use, those of the built-in rules included: all are below it.
+func (i *Identities) Rules() int { return int(RuleFirst) + len(i.rules) }
+
+// RuleName returns the name of the rule with an id, "" if the id is free or built in.
+func (i *Identities) RuleName(id uint32) string {
+	if n := int(id) - int(RuleFirst); n >= 0 && n < len(i.rules) {
+		return i.rules[n].info.Name
+	}
+	return ""
+}
+
+// ZoneName returns the name of the zone with an id, the last one if the zone is gone; "" if the id is
+// free.
+func (i *Identities) ZoneName(id uint8) string {
+	if id == zoneHost {
+		return NameHost
+	}
+	if n := int(id) - zoneFirst; n >= 0 && n < len(i.zones) {
+		return i.zones[n].name
+	}
+	return ""
+}
+
+// numberRules gives every rule of the policy its id, in the policy's order.
+func (c *compiler) numberRules() []uint32 {
+	next := slices.Clone(c.previous.rules)
+	known := make(map[string]int, len(next))
+	for n := range next {
+		if next[n].info.Name != "" {
+			known[next[n].info.Name] = n
+			if next[n].gone.IsZero() {
+				next[n].gone = c.opts.Now
+			}
+		}
+	}
+	ids, free := make([]uint32, len(c.policy.Rules)), 0
+	for i := range c.policy.Rules {
+		r := &c.policy.Rules[i]
+		n, old := known[r.Name]
+		if !old {
+			for free < len(next) && next[free].info.Name != "" {
+				free++
+			}
+			if n = free; n == len(next) {
+				next = append(next, ruleIdentity{})
+			}
+		}
+		next[n] = ruleIdentity{info: c.ruleInfo(r)}
+		ids[i] = RuleFirst + uint32(n)
+	}
+	if RuleFirst+uint32(len(next)) > maxRules {
+		e := Error{Msg: "policy has too many rules"}
+		if len(c.policy.Rules) > 0 {
+			e = c.policy.Rules[len(c.policy.Rules)-1].Pos.Errorf("no number below %d is left for rule %q", maxRules, c.policy.Rules[len(c.policy.Rules)-1].Name)
+		}
+		c.fail(e.WithHint("flows still bear rules that are gone: apply again when they have ended, or restart"))
+	}
+	for n := range next {
+		info := next[n].info
+		info.Gone = !next[n].gone.IsZero()
+		c.out.Rules = append(c.out.Rules, info)
+	}
+	c.out.Identities.rules = next
+	return ids
+}
+
+// numberZones gives every zone of the policy its id.
+func (c *compiler) numberZones() {
+	zones := slices.SortedFunc(slices.Values(c.policy.Zones), func(a, b Zone) int { return strings.Compare(a.Name, b.Name) })
+	if most := zoneMax - zoneFirst + 1; len(zones) > most {
+		last := c.policy.Zones[len(c.policy.Zones)-1].Pos
+		c.fail(last.Errorf("policy has %d zones, more than %d", len(zones), most).
+			WithHint("tell networks apart by addresses or workloads inside a zone"))
+		zones = zones[:most]
+	}
+	next := slices.Clone(c.previous.zones)
+	taken := make([]bool, len(next))
+	give := func(z *Zone, n int) {
+		next[n], taken[n] = zoneIdentity{name: z.Name, places: c.placesOf(z)}, true
+		c.zones[z.Name] = uint8(zoneFirst + n)
+	}
+	// Those that have the same places, then those of the same name, then the new ones.
+	for i := range zones {
+		places := c.placesOf(&zones[i])
+		for n, old := range c.previous.zones {
+			if len(places) > 0 && !taken[n] && old.gone.IsZero() && slices.Equal(old.places, places) {
+				give(&zones[i], n)
+				break
+			}
+		}
+	}
+	for _, gone := range []bool{false, true} {
+		for i := range zones {
+			if c.zones[zones[i].Name] != 0 {
+				continue
+			}
+			for n, old := range c.previous.zones {
+				if !taken[n] && old.name == zones[i].Name && old.gone.IsZero() != gone {
+					give(&zones[i], n)
+					break
+				}
+			}
+		}
+	}
+	for i := range zones {
+		if c.zones[zones[i].Name] != 0 {
+			continue
+		}
+		// Not the number of a zone that leaves with this policy either: flows bear it.
+		n := slices.IndexFunc(next, func(z zoneIdentity) bool { return z.name == "" })
+		if n < 0 {
+			n = len(next)
+			if zoneFirst+n > zoneMax {
+				c.fail(zones[i].Pos.Errorf("no number is left for zone %q", zones[i].Name).
+					WithHint("flows still bear zones that are gone: apply again when they have ended, or restart"))
+				break
+			}
+			next, taken = append(next, zoneIdentity{}), append(taken, false)
+		}
+		give(&zones[i], n)
+	}
+	c.out.Zones = []string{"", NameHost}
+	for n := range next {
+		name := next[n].name
+		if !taken[n] {
+			if name != "" && next[n].gone.IsZero() {
+				next[n].gone = c.opts.Now
+			}
+			name = ""
+		}
+		c.out.Zones = append(c.out.Zones, name)
+	}
+	c.out.Identities.zones = next
+}
+
+// numberMACs gives each MAC that a workload or set holds an identity; new ones in the order of their bytes.
+func (c *compiler) numberMACs() {
+	all := make(map[MAC]Pos)
+	for i := range c.policy.Workloads {
+		for _, m := range c.policy.Workloads[i].MACs {
+			all[m] = c.policy.Workloads[i].Pos
+		}
+	}
+	for i := range c.policy.Sets {
+		for _, m := range c.policy.Sets[i].MACs {
+			all[m] = c.policy.Sets[i].Pos
+		}
+	}
+	next := make(map[MAC]macIdentity, len(all))
+	taken := make(map[uint16]bool, len(all))
+	for mac, old := range c.previous.macs {
+		if _, still := all[mac]; still {
+			old.gone = time.Time{}
+		} else if old.gone.IsZero() {
+			old.gone = c.opts.Now
+		}
+		next[mac], taken[old.id] = old, true
+	}
+	c.out.MACs = make(map[MAC]uint16, len(all))
+	id := 1
+	for _, mac := range slices.SortedFunc(maps.Keys(all), func(a, b MAC) int { return slices.Compare(a[:], b[:]) }) {
+		if _, old := next[mac]; !old {
+			for taken[uint16(id)] && id <= maxMACs {
+				id++
+			}
+			switch {
+			case id > maxMACs && len(all) > maxMACs:
+				c.fail(all[mac].Errorf("policy names %d MAC addresses, more than %d", len(all), maxMACs).WithHint("use addresses or zones instead"))
+				return
+			case id > maxMACs:
+				c.fail(all[mac].Errorf("no number is left for MAC address %s", mac).
+					WithHint("flows still bear MAC addresses that are gone: apply again when they have ended, or restart"))
+				return
+			}
+			next[mac], taken[uint16(id)] = macIdentity{id: uint16(id)}, true
+		}
+		c.out.MACs[mac] = next[mac].id
+		c.lastMAC = max(c.lastMAC, next[mac].id)
+	}
+	c.out.Identities.macs = next
+}
+
+// maxMACs is what the context of a flow can tell apart, 0 being none.
+const maxMACs = 65535

@@ -1,0 +1,122 @@
+package firewall
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+)
+
+// savedIdentities are Identities in JSON. What is free is left out.
+type savedIdentities struct {
+	Rules []savedRule `json:"rules"`
+	Zones []savedZone `json:"zones"`
+	MACs  []savedMAC  `json:"macs"`
+}
+
+type savedRule struct {
+	ID   uint32    `json:"id"`
+	Name string    `json:"name"`
+	File string    `json:"file"`
+	Line int       `json:"line"`
+	Gone time.Time `json:"gone,omitzero"`
+}
+
+type savedZone struct {
+	ID     int          `json:"id"`
+	Name   string       `json:"name"`
+	Places []savedPlace `json:"places"`
+	Gone   time.Time    `json:"gone,omitzero"`
+}
+
+type savedPlace struct {
+	Port string `json:"port"`
+	VLAN uint16 `json:"vlan"`
+}
+
+type savedMAC struct {
+	ID   uint16    `json:"id"`
+	MAC  string    `json:"mac"`
+	Gone time.Time `json:"gone,omitzero"`
+}
+
+// MarshalJSON writes what another process needs to go on with flows of this one.
+func (i *Identities) MarshalJSON() ([]byte, error) {
+	s := savedIdentities{Rules: []savedRule{}, Zones: []savedZone{}, MACs: []savedMAC{}}
+	for n, r := range i.rules {
+		if r.info.Name != "" {
+			s.Rules = append(s.Rules, savedRule{RuleFirst + uint32(n), r.info.Name, r.info.File, r.info.Line, r.gone})
+		}
+	}
+	for n, z := range i.zones {
+		if z.name == "" {
+			continue
+		}
+		saved := savedZone{ID: zoneFirst + n, Name: z.name, Places: []savedPlace{}, Gone: z.gone}
+		for _, p := range z.places {
+			saved.Places = append(saved.Places, savedPlace{p.port, p.vlan})
+		}
+		s.Zones = append(s.Zones, saved)
+	}
+	for mac, m := range i.macs {
+		s.MACs = append(s.MACs, savedMAC{m.id, mac.String(), m.gone})
+	}
+	slices.SortFunc(s.MACs, func(a, b savedMAC) int { return cmp.Compare(a.ID, b.ID) })
+	return json.Marshal(s)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. It refuses what Compile could not have made.
+func (i *Identities) UnmarshalJSON(text []byte) error {
+	var s savedIdentities
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return fmt.Errorf("read identities: %w", err)
+	}
+	out := Identities{macs: make(map[MAC]macIdentity, len(s.MACs))}
+	names := make(map[string]bool)
+	for _, r := range s.Rules {
+		n := int(r.ID) - int(RuleFirst)
+		if n < 0 || r.ID >= maxRules || r.Name == "" || names[r.Name] {
+			return fmt.Errorf("read identities: rule %q cannot have id %d", r.Name, r.ID)
+		}
+		names[r.Name] = true
+		for len(out.rules) <= n {
+			out.rules = append(out.rules, ruleIdentity{})
+		}
+		if out.rules[n].info.Name != "" {
+			return fmt.Errorf("read identities: rules %q and %q have id %d", out.rules[n].info.Name, r.Name, r.ID)
+		}
+		out.rules[n] = ruleIdentity{RuleInfo{Name: r.Name, File: r.File, Line: r.Line}, r.Gone}
+	}
+	for _, z := range s.Zones {
+		n := z.ID - zoneFirst
+		if n < 0 || z.ID > zoneMax || z.Name == "" {
+			return fmt.Errorf("read identities: zone %q cannot have id %d", z.Name, z.ID)
+		}
+		for len(out.zones) <= n {
+			out.zones = append(out.zones, zoneIdentity{})
+		}
+		if out.zones[n].name != "" {
+			return fmt.Errorf("read identities: zones %q and %q have id %d", out.zones[n].name, z.Name, z.ID)
+		}
+		out.zones[n] = zoneIdentity{name: z.Name, gone: z.Gone}
+		for _, p := range z.Places {
+			out.zones[n].places = append(out.zones[n].places, place{p.Port, p.VLAN})
+		}
+	}
+	taken := make(map[uint16]bool)
+	for _, m := range s.MACs {
+		mac, err := net.ParseMAC(m.MAC)
+		if err != nil || len(mac) != len(MAC{}) || m.ID == 0 || taken[m.ID] {
+			return fmt.Errorf("read identities: MAC address %q cannot have id %d", m.MAC, m.ID)
+		}
+		taken[m.ID] = true
+		out.macs[MAC(mac)] = macIdentity{m.ID, m.Gone}
+	}
+	*i = out
+	return nil
+}

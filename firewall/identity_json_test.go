@@ -1,0 +1,64 @@
+package firewall
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// A policy that follows saved identities is the one that follows them unsaved.
+func TestIdentitiesSaved(t *testing.T) {
+	const mac = "workloads: {w: {zone: lan, macs: [\"02:00:00:00:00:05\"]}}\n"
+	first := after(t, nil, day, rulesText("a", "b", "c")+mac)
+	second := after(t, first.Identities, day, rulesText("c", "d"))
+	text, err := json.Marshal(second.Identities)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Identities
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
+	}
+	later := day.Add(IdentityRest)
+	for _, released := range []bool{false, true} {
+		want, got := second.Identities, &read
+		if released {
+			want, got = want.Release(later, new(Borne)), got.Release(later, new(Borne))
+		}
+		a, b := after(t, want, later, rulesText("e", "b")+mac), after(t, got, later, rulesText("e", "b")+mac)
+		if !reflect.DeepEqual(a.Order, b.Order) || !reflect.DeepEqual(a.Zones, b.Zones) || !reflect.DeepEqual(a.MACs, b.MACs) {
+			t.Errorf("released %v: ids %v, want %v", released, b.Order, a.Order)
+		}
+		if r := b.Rules[a.Order[1]]; r.Name != "b" || r.Gone {
+			t.Errorf("b is %+v", r)
+		}
+	}
+	if r := after(t, &read, day, rulesText("c")).Rules[RuleFirst]; r.Name != "a" || r.File != "p.yaml" || r.Line != 5 || !r.Gone {
+		t.Errorf("a rule that is gone is read as %+v", r)
+	}
+}
+
+func TestIdentitiesDamaged(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{`{"rules":[{"id":6,"name":"a"}]}`, `rule "a" cannot have id 6`},
+		{`{"rules":[{"id":16777216,"name":"a"}]}`, "cannot have id"},
+		{`{"rules":[{"id":7,"name":"a"},{"id":8,"name":"a"}]}`, "cannot have id 8"},
+		{`{"rules":[{"id":7,"name":"a"},{"id":7,"name":"b"}]}`, `"a" and "b" have id 7`},
+		{`{"zones":[{"id":1,"name":"a"}]}`, "cannot have id 1"},
+		{`{"zones":[{"id":256,"name":"a"}]}`, "cannot have id 256"},
+		{`{"zones":[{"id":2,"name":"a"},{"id":2,"name":"b"}]}`, "have id 2"},
+		{`{"macs":[{"id":0,"mac":"02:00:00:00:00:05"}]}`, "cannot have id 0"},
+		{`{"macs":[{"id":1,"mac":"02:00"}]}`, "cannot have id 1"},
+		{`{"rules":1}`, "read identities"},
+		{`{"rulez":[]}`, "read identities"},
+	} {
+		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Name: "kept"}}}}
+		if err := json.Unmarshal([]byte(tt.text), &i); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.text, err)
+		}
+		if i.RuleName(RuleFirst) != "kept" {
+			t.Errorf("%s: half of it was read", tt.text)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/softdpu/softdpu/firewall"
+)
+
+// FileStatus is a file of configuration or policy that is not as the running gateway has read it.
+type FileStatus struct {
+	File string `json:"file"`
+	How  string `json:"how"` // changed, missing, new, or why it cannot be read
+}
+
+// How files differ from what was read.
+const (
+	fileChanged = "changed"
+	fileMissing = "missing"
+	fileNew     = "new" // in the directory of the policy
+)
+
+// changedFiles compares the files on disk with what was read of them: configuration, policy and sets.
+func changedFiles(r *Ruleset) []FileStatus {
+	c := r.config
+	out := []FileStatus{}
+	if c.Sum != [sha256.Size]byte{} {
+		if how := compare(c.File, c.Sum); how != "" {
+			out = append(out, FileStatus{c.File, how})
+		}
+	}
+	for _, file := range slices.Sorted(maps.Keys(r.Sums)) {
+		if how := compare(file, r.Sums[file]); how != "" {
+			out = append(out, FileStatus{file, how})
+		}
+	}
+	files, _ := firewall.PolicyFiles(c.Policy) // what is wrong there has been said of the files
+	for _, file := range files {
+		if _, read := r.Sums[file]; !read {
+			out = append(out, FileStatus{file, fileNew})
+		}
+	}
+	return out
+}
+
+// compare says how a file differs from its sum, "" if it does not.
+func compare(file string, sum [sha256.Size]byte) string {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fileMissing
+	}
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err.Error()
+	}
+	if [sha256.Size]byte(h.Sum(nil)) != sum {
+		return fileChanged
+	}
+	return ""
+}
+
+// hash is that of the policy as it was read: of all files in name order, those of sets too.
+func (r *Ruleset) hash() string {
+	h := sha256.New()
+	for _, file := range slices.Sorted(maps.Keys(r.Sums)) {
+		sum := r.Sums[file]
+		h.Write(sum[:])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

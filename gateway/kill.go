@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// Killed is what POST /v1/flows/kill answers.
+type Killed struct {
+	Killed int `json:"killed"` // flows
+}
+
+// kill ends the flows that the filter matches, and writes the ends of those whose rules log. Their next
+// packets are judged as if they were the first of all.
+func (r *reporter) kill(filter *Filter) (int, error) {
+	l := r.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, why := dataplane.NowTick(), r.whyNotHigher()
+	choose := func(f *flowtable.Flow) bool {
+		out := r.flow(f, now, why)
+		return filter.Match(&out)
+	}
+	freed := func(f *flowtable.Flow) {
+		l.credit(f)
+		l.ended[ofNoRule].Killed++
+		r.ageing.end(f, now, endKilled)
+	}
+	n := l.table.Kill(choose, func() {
+		if dataplane.Grace() != nil {
+			time.Sleep(graceByTime)
+		}
+	}, freed)
+	beside, err := l.plane.KillOverflow(choose, freed)
+	return n + beside, err
+}
+
+// kill answers POST /v1/flows/kill, for root alone.
+func (s *server) kill(w http.ResponseWriter, req *http.Request) {
+	uid, _ := peerUID(req.Context())
+	req.Body = http.MaxBytesReader(w, req.Body, 64<<10)
+	if err := req.ParseForm(); err != nil {
+		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read the form: %v", err)})
+		return
+	}
+	text, all := strings.TrimSpace(req.Form.Get("filter")), isSet(req.Form.Get("all"))
+	if (text == "") != all {
+		refuse(w, http.StatusBadRequest, apiError{
+			Error: "which flows to end is not clear", Hint: "give filter=EXPRESSION, or all=1 without a filter",
+		})
+		return
+	}
+	filter, err := ParseFilter(text)
+	if err != nil {
+		refuseFilter(w, err)
+		return
+	}
+	n, err := s.reporter.kill(filter)
+	s.log.Info("flows killed", "flows", n, "filter", text, "uid", uid)
+	answer(w, func() (Killed, error) { return Killed{n}, err })
+}
+
+// refuseFilter says what is wrong with a filter, and where.
+func refuseFilter(w http.ResponseWriter, err error) {
+	out := apiError{Error: err.Error()}
+	var fault *FilterError
+	if errors.As(err, &fault) {
+		out = apiError{Error: fault.Msg, Column: fault.Column, Hint: fault.Hint}
+	}
+	refuse(w, http.StatusBadRequest, out)
+}

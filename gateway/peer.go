@@ -1,0 +1,50 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// connKey is where a request's context holds its connection.
+type connKey struct{}
+
+// withConn is a server's ConnContext: handlers can ask who speaks.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// peerUID returns the user who opened the connection, by what the kernel noted then; false if that
+// cannot be known.
+func peerUID(ctx context.Context) (uid uint32, ok bool) {
+	c, isUnix := ctx.Value(connKey{}).(*net.UnixConn)
+	if !isUnix {
+		return 0, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	var cred *unix.Ucred
+	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+		return 0, false
+	}
+	return cred.Uid, true
+}
+
+// changes admits a request that changes the gateway: the group of the socket reads; root, and whom the
+// daemon runs as, change.
+func changes(handler http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		if uid, ok := peerUID(req.Context()); !ok || !mayChange(uid) {
+			refuse(w, http.StatusForbidden, apiError{Error: "only root may change the gateway", Hint: "run as root"})
+			return
+		}
+		handler(w, req)
+	}
+}
+
+func mayChange(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }

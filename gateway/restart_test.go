@@ -1,0 +1,106 @@
+package gateway
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a reload puts in force is accepted; every other key is refused by its name, with the remedy.
+func TestConfigRestartFor(t *testing.T) {
+	const text = `apiVersion: softdpu/v1
+kind: Gateway
+ports: {lan: {device: eth1}, wan: {device: eth0}}
+policy: policy.yaml
+management: none
+flows: {max: 1000}
+control: {socket: softdpu.sock}
+events: {file: eve.json}
+`
+	for _, tt := range []struct{ name, old, with, want string }{
+		{"comment and order", "kind: Gateway\n", "# hello\n\nkind: Gateway\n", ""},
+		{"policy", "policy: policy.yaml", "policy: policy.d", ""},
+		{"management", "management: none", "management: {from: [lan], services: [tcp/22]}", ""},
+		{"management overridden", "management: none", "management: none\noverride_management: true", ""},
+		{"time-outs", "max: 1000", "max: 1000, timeouts: {udp: 3m}", ""},
+		{"device", "eth1", "eth2", "ports.lan.device"},
+		{"port name", "lan: {", "inside: {", "ports"},
+		{"mtu", "eth1", "eth1, mtu: 1400", "ports.lan.mtu"},
+		{"mode", "eth0", "eth0, xdp_mode: generic", "ports.wan.xdp_mode"},
+		{"inline", "kind: Gateway", "kind: Gateway\ninline: [[lan, wan]]", "inline"},
+		{"the end", "kind: Gateway", "kind: Gateway\non_stop: keep", "on_stop"},
+		{"upgrade grace", "kind: Gateway", "kind: Gateway\nupgrade_grace: none", "upgrade_grace"},
+		{"size", "max: 1000", "max: 1001", "flows.max"},
+		{"share", "max: 1000", "max: 1000, half_open_share: 0.25", "flows.half_open_share"},
+		{"socket", "softdpu.sock", "other.sock", "control.socket"},
+		{"event rate", "eve.json", "eve.json, rate: 5", "events.rate"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if !strings.Contains(text, tt.old) {
+				t.Fatalf("%q does not stand there", tt.old)
+			}
+			old, err := ParseConfig("softdpu.yaml", []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := ParseConfig("softdpu.yaml", []byte(strings.Replace(text, tt.old, tt.with, 1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			errs := old.restartFor(next)
+			switch {
+			case tt.want == "" && len(errs) > 0:
+				t.Errorf("refused: %v", errs)
+			case tt.want != "" && (len(errs) != 1 || !strings.Contains(errs.Error(), tt.want+" has changed") || !strings.Contains(errs.Error(), "restart softdpu")):
+				t.Errorf("says %v", errs)
+			}
+		})
+	}
+}
+
+// Zones may be renamed and swap their names, but no port moves between two that stay.
+func TestZonesRestartFor(t *testing.T) {
+	const config = `apiVersion: softdpu/v1
+kind: Gateway
+ports: {a: {device: eth1}, b: {device: eth2}, c: {device: eth3}}
+policy: policy.yaml
+management: none
+`
+	const policy = "apiVersion: softdpu/v1\nkind: Policy\nzones: %s\n"
+	const first = "{one: {ports: [a, b]}, two: {ports: [c]}}"
+	for _, tt := range []struct {
+		name, zones string
+		want        []string
+	}{
+		{"renamed", "{uno: {ports: [b, a]}, two: {ports: [c]}}", nil},
+		{"names swapped", "{two: {ports: [a, b]}, one: {ports: [c]}}", nil},
+		{"a port moves", "{one: {ports: [a]}, two: {ports: [c, b]}}", []string{`policy.yaml:3:28: port "b" moves from zone "one" to zone "two"`}},
+		{"a zone is divided", "{one: {ports: [a]}, three: {ports: [b]}, two: {ports: [c]}}", []string{`port "b" moves from zone "one" to zone "three"`}},
+		{"a VLAN more", "{one: {ports: [a, b]}, two: {ports: [c]}, three: {ports: [c], vlans: [7]}}", []string{`VLAN 7 on port "c" moves from no zone to zone "three"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := write(t, config, fmt.Sprintf(policy, first))
+			old, err := PrepareRuleset(c, time.Now(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := write(t, config, fmt.Sprintf(policy, tt.zones))
+			options := next.CompileOptions(time.Now())
+			options.Previous = old.Compiled.Identities
+			r, err := prepareRuleset(next, options, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			errs := old.restartFor(r)
+			if len(errs) != len(tt.want) {
+				t.Fatalf("says %v", errs)
+			}
+			for i, want := range tt.want {
+				if !strings.Contains(errs[i].Error(), want) || !strings.Contains(errs[i].Error(), "restart") {
+					t.Errorf("says %v", errs[i])
+				}
+			}
+		})
+	}
+}
