@@ -330,7 +330,7 @@ func TestLabLifeChanges(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 
 	// Another one in the same namespace is refused and does no harm.
-	other := write(t, keep, lifePolicy)
+	other := write(t, keep+"metrics: none\n", lifePolicy)
 	out, err := gw.Command(t.Context(), binary, "run", "-c", other.File).CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte(fmt.Sprintf("another softdpu (pid %d) runs in this network namespace", p.cmd.Process.Pid))) {
 		t.Errorf("a second gateway: %v\n%s", err, out)
