@@ -416,7 +416,7 @@ func TestLabLifeGrace(t *testing.T) {
 	defer echo.Close()
 
 	g := runIn(t, l, write(t, config(1000, "none"), policy))
-	var conns [2]net.Conn
+	var conns [3]net.Conn
 	for i := range conns {
 		conns[i] = must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
 		defer conns[i].Close()
@@ -439,9 +439,14 @@ func TestLabLifeGrace(t *testing.T) {
 	}
 	g.stop()
 
-	g = runIn(t, l, write(t, config(100_000, "2s"), policy))
+	g = runIn(t, l, write(t, config(100_000, "4s"), policy))
 	if err := talk(conns[0], 5*time.Second); err != nil {
 		t.Errorf("within the grace: %v\n%s", err, g.log)
+	}
+	// A policy that is reloaded meanwhile does not end it.
+	must(g.Reload(t.Context()))
+	if err := talk(conns[2], 2*time.Second); err != nil {
+		t.Errorf("within the grace, after a reload: %v\n%s", err, g.log)
 	}
 	testenv.Eventually(t, 10*time.Second, func() error {
 		if !strings.Contains(g.log.String(), "the upgrade grace is over") {

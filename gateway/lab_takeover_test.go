@@ -88,6 +88,18 @@ func TestLabTakeOverAfterReload(t *testing.T) {
 	if aged.Killed != killed || killed == 0 {
 		t.Errorf("%d flows were killed, and the status says %d", killed, aged.Killed)
 	}
+	by := map[any]int{}
+	testenv.Eventually(t, 5*time.Second, func() error { // the log is written each second
+		for _, e := range lines(t, c.Events.File) {
+			if e["event_type"] == "policy" {
+				by[e["softdpu"].(map[string]any)["by"]]++
+			}
+		}
+		if by["start"] == 0 {
+			return errors.New("no policy is loaded by start")
+		}
+		return nil
+	})
 	p.kill()
 	works("without a gateway")
 
@@ -143,7 +155,7 @@ func TestLabTakeOverAfterReload(t *testing.T) {
 	works("at the end")
 
 	p.stop(t)
-	by := map[any]int{}
+	clear(by)
 	for _, e := range lines(t, c.Events.File) {
 		if e["event_type"] == "policy" {
 			by[e["softdpu"].(map[string]any)["by"]]++
