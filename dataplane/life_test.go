@@ -199,6 +199,16 @@ func TestKeepTakesOver(t *testing.T) {
 	if got, _ := p.Epoch(); got != epoch {
 		t.Errorf("epoch %d, want %d", got, epoch)
 	}
+	// Health looks at the links that were there before.
+	if problems := p.Problems(); len(problems) != 1 || !strings.Contains(problems[0].Error(), "routes are not followed") {
+		t.Errorf("problems are %v", problems)
+	}
+	if p.kernel.tcx {
+		guards := p.ports[1].guards
+		p.ports[1].guards = nil
+		says(t, p, "without guards", "the egress guard is not attached to device wan: there is no link")
+		p.ports[1].guards = guards
+	}
 	leave(t, p)
 
 	// A start that does not come to its end leaves the numbers of the maps that it would have replaced.
