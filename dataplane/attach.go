@@ -32,7 +32,11 @@ func (p *Plane) Attach(configs []PortConfig) (err error) {
 		return fmt.Errorf("attach ports: %w", err)
 	}
 	p.ports, p.placed = ports, true
-	if err := p.ns.do(p.takePorts); err != nil {
+	err = p.ns.do(p.takePorts)
+	if err == nil && p.life != nil {
+		err = p.ns.do(p.commit)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("attach ports: %w", err), p.detach())
 	}
 	return nil
@@ -58,11 +62,16 @@ func (p *Plane) takePorts() error {
 	}
 
 	// On the list before it is done: what a failure leaves half filled is cleared too.
-	p.undo = append(p.undo, func() error { return p.clearTables(p.ports) })
+	if p.life == nil || !p.life.taken {
+		p.undo = append(p.undo, func() error { return p.clearTables(p.ports) })
+	}
 	if err := p.fillTables(p.ports); err != nil {
 		return err
 	}
 	if err := p.copyLocals(); err != nil {
+		return err
+	}
+	if err := p.begin(); err != nil {
 		return err
 	}
 	for _, step := range []func(*Port) error{p.attachGuard, p.addDevice, p.attachXDP, p.openInline} {
@@ -74,7 +83,11 @@ func (p *Plane) takePorts() error {
 	if err := p.setNeighbourTimes(p.routedDevices()); err != nil {
 		return err
 	}
-	return p.setForwarding()
+	if err := p.setForwarding(); err != nil {
+		return err
+	}
+	p.setEthertypes()
+	return nil
 }
 
 // distinct refuses a device that two ports name differently.
@@ -94,6 +107,9 @@ func (p *Plane) addDevice(port *Port) error {
 	key := uint32(port.ID)
 	if err := p.maps[bpf.XDPMapDevices].Put(key, port.Index); err != nil {
 		return port.errorf("make device %s a redirect target: %w", port.Device, err)
+	}
+	if p.life != nil && p.life.taken {
+		return nil // it was there before
 	}
 	// The kernel empties the slot itself when the device goes.
 	p.undo = append(p.undo, func() error { return ignoreMissing(p.maps[bpf.XDPMapDevices].Delete(key)) })
@@ -121,6 +137,17 @@ func (p *Plane) detach() error {
 		return errors.Join(errs...)
 	})
 	p.undo, p.ports, p.placed = nil, nil, false
+	for _, closeFile := range p.files {
+		err = errors.Join(err, closeFile())
+	}
+	p.files = nil
+	if p.life != nil {
+		clear(p.life.linked)
+		s := p.life.state
+		s.Next = 0
+		s.Changes = s.Changes[:min(len(s.Changes), p.life.records)]
+		err = errors.Join(err, s.save())
+	}
 	if err != nil {
 		return fmt.Errorf("detach ports: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +21,7 @@ func (p *Plane) resolve(port *Port) error {
 	if err != nil {
 		return err
 	}
-	if a := l.Attrs(); a.Xdp != nil && a.Xdp.Attached {
+	if a := l.Attrs(); a.Xdp != nil && a.Xdp.Attached && !p.follows(port, a) {
 		owner, remedy := p.xdpOwner(a)
 		return port.errorf("device %s runs %s already: %s", a.Name, owner, remedy)
 	}
@@ -165,8 +166,12 @@ func vlanOn(l netlink.Link, port *Port) (vid uint16, dev device, ok bool) {
 }
 
 // setPromiscuous lets every frame of the device come in, for as long as the plane holds the socket:
-// the membership ends with the process, however it ends.
+// the membership ends with the process, however it ends. Where the packet path does not, neither may
+// this: there the device's own switch is set.
 func (p *Plane) setPromiscuous(port *Port) error {
+	if p.life != nil {
+		return p.switchPromiscuous(port)
+	}
 	// Protocol 0: the socket itself receives nothing.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -179,4 +184,39 @@ func (p *Plane) setPromiscuous(port *Port) error {
 	}
 	p.undo = append(p.undo, func() error { return unix.Close(fd) })
 	return nil
+}
+
+func (p *Plane) switchPromiscuous(port *Port) error {
+	l, err := p.nl.LinkByIndex(int(port.Index))
+	if err != nil {
+		return port.errorf("look up device %s: %w", port.Device, err)
+	}
+	if isPromiscuous(l) {
+		return nil
+	}
+	if err := p.record(change{Kind: changePromiscuous, Owner: port.Device, Index: int(port.Index)}); err != nil {
+		return err
+	}
+	if err := p.nl.SetPromiscOn(l); err != nil {
+		return port.errorf("make device %s promiscuous: %w", port.Device, err)
+	}
+	p.undo = append(p.undo, func() error { return ignoreMissing(p.nl.SetPromiscOff(l)) })
+	return nil
+}
+
+// follows reports whether the XDP program on a port's device is that of the gateway before this one, and
+// then notes in which mode it runs.
+func (p *Plane) follows(port *Port, a *netlink.LinkAttrs) bool {
+	if p.life == nil {
+		return false
+	}
+	held := p.life.held[linkName("xdp", uint32(a.Index))]
+	if held == nil || held.program != a.Xdp.ProgId {
+		return false
+	}
+	port.attached = ModeNative
+	if a.Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		port.attached = ModeGeneric
+	}
+	return true
 }

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,6 +24,9 @@ type Generation struct {
 	// MACs gives the identities of source MAC addresses, all above 0. Flows keep the identity of their
 	// opener, so a number must not change its meaning from one generation to the next.
 	MACs map[[6]byte]uint16
+	// Numbers say what rule ids, zones and identities of MACs mean, for the run that takes the plane over
+	// one day; nil: what the generation before said of them still holds. The plane only keeps them.
+	Numbers json.RawMessage
 }
 
 // loaded is a generation in the kernel.
@@ -51,6 +55,13 @@ func (p *Plane) Publish(g Generation) error {
 	next, err := p.loadGeneration(g)
 	if err != nil {
 		return fmt.Errorf("publish policy %d: %w", g.Epoch, explainPermission(err))
+	}
+	if p.life != nil {
+		// Before it is in force: the next run's must be above it, and know its numbers.
+		if err := p.life.publish(&g); err != nil {
+			next.close()
+			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
+		}
 	}
 	prev := p.running.Load()
 	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {

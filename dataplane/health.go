@@ -93,6 +93,9 @@ func (p *Plane) portProblems(port *Port) (problems []error) {
 	if err := attached(port.xdp, port.Index); err != nil {
 		problems = append(problems, port.errorf("XDP is not attached to device %s: %w", a.Name, err))
 	}
+	if port.Guard == "tcx" && len(port.guards) == 0 {
+		problems = append(problems, port.errorf("the egress guard is not attached to device %s: there is no link", a.Name))
+	}
 	for _, guard := range port.guards {
 		if err := attached(guard, port.Index); err != nil {
 			problems = append(problems, port.errorf("the egress guard is not attached to device %s: %w", a.Name, err))

@@ -150,7 +150,7 @@ func (i *Inspector) look(d *Device) error {
 			d.Reached = answer(features&actTransmit != 0)
 		}
 	}
-	own := end{p.ns, a.Name, "device " + a.Name, ""}
+	own := end{ns: p.ns, device: a.Name, name: "device " + a.Name}
 	d.Merging = own.on([]string{"rx-lro", "rx-gro-hw"})
 	if len(port.VLANs) > 0 && port.Kind != "veth" {
 		d.Tags = own.appendOn(d.Tags, tagsStripped)
@@ -161,7 +161,7 @@ func (i *Inspector) look(d *Device) error {
 	if all, err := p.nl.LinkList(); err == nil {
 		for _, lower := range below(l, all) {
 			name := lower.Attrs().Name
-			at := end{p.ns, name, fmt.Sprintf("device %s below device %s", name, a.Name), ""}
+			at := end{ns: p.ns, device: name, name: fmt.Sprintf("device %s below device %s", name, a.Name)}
 			d.Generic = at.appendOn(d.Generic, merges)
 		}
 	}

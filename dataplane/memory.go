@@ -22,11 +22,28 @@ type memory struct {
 	nexthops []bpf.XDPNexthop
 	ports    []bpf.XDPPort
 	sims     []bpf.XDPSim
+	credits  []Credit
 
 	mapped [][]byte
 }
 
-func mapMemory(maps map[string]*ebpf.Map) (m *memory, err error) {
+// Credit is what the daemon counts of a rule, beside XDP.
+type Credit struct {
+	Packets, Bytes uint64 // of flows that the daemon has freed
+	Aged, Killed   uint64 // how many those are, by why
+	Unlogged       uint64 // events of their ends that were left out
+}
+
+const creditsName = "credits"
+
+func creditsSpec(rules uint32) *ebpf.MapSpec {
+	return &ebpf.MapSpec{
+		Name: creditsName, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(Credit{})),
+		MaxEntries: rules, Flags: unix.BPF_F_MMAPABLE,
+	}
+}
+
+func mapMemory(maps map[string]*ebpf.Map, credits *ebpf.Map) (m *memory, err error) {
 	m = &memory{}
 	defer func() {
 		if err != nil {
@@ -49,6 +66,9 @@ func mapMemory(maps map[string]*ebpf.Map) (m *memory, err error) {
 		return nil, err
 	}
 	if m.sims, err = view[bpf.XDPSim](m, maps[bpf.XDPMapSims]); err != nil {
+		return nil, err
+	}
+	if m.credits, err = view[Credit](m, credits); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -114,6 +134,10 @@ func (p *Plane) Table() (*flowtable.Table, error) {
 		FlowsMax: p.sizes.FlowsMax, HalfOpenMax: p.sizes.HalfOpenMax, OverflowMax: int64(p.sizes.OverflowMax),
 	}, p.mem.flows4, p.mem.flows6, &p.mem.gateway[0])
 }
+
+// Credits returns memory for what the daemon counts, by rule id; XDP knows nothing of it. It lives as
+// long as the flow table, and is valid until Close.
+func (p *Plane) Credits() []Credit { return p.mem.credits }
 
 // Nexthops returns the next-hop table, indexed by what a flow's leg holds. XDP and the route watcher
 // write it: load fields atomically. Valid until Close.

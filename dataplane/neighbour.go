@@ -176,6 +176,9 @@ func (r *Routes) use(n neighbour, known *netlink.Neigh) error {
 			return nil
 		}
 		if known.FlagsExt&netlink.NTF_EXT_MANAGED != 0 && known.State&netlink.NUD_FAILED == 0 {
+			if r.plane.Inherited() {
+				r.managed[n] = true // the run before asked for it
+			}
 			return nil
 		}
 	}

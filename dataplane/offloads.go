@@ -40,6 +40,7 @@ var (
 // An end is a device whose offloads shape what a port receives.
 type end struct {
 	ns     *namespace
+	nsid   *int // of ns, as ours knows it; nil = ours
 	device string
 	name   string // with its place: "device eth0", "the other end of device wan, s0,"
 	there  string // " there" where the remedy is for another namespace
@@ -53,7 +54,7 @@ func (p *Plane) checkTags(port *Port) error {
 		return nil
 	}
 	if port.Kind != "veth" {
-		if err := p.requireOff(port, end{p.ns, port.Device, "device " + port.Device, ""}, tagsStripped); err != nil {
+		if err := p.requireOff(port, end{ns: p.ns, device: port.Device, name: "device " + port.Device}, tagsStripped); err != nil {
 			return err
 		}
 		return p.checkVLANFilter(port)
@@ -82,7 +83,7 @@ func (p *Plane) checkGeneric(port *Port) error {
 	if err != nil {
 		return port.errorf("list devices: %w", err)
 	}
-	own := end{p.ns, port.Device, "device " + port.Device, ""}
+	own := end{ns: p.ns, device: port.Device, name: "device " + port.Device}
 	if err := p.keepForLater(port, own, []string{"rx-lro", "rx-gro-hw"}); err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (p *Plane) checkGeneric(port *Port) error {
 	for _, l := range append([]netlink.Link{l}, below(l, all)...) {
 		dev := l.Attrs().Name
 		if dev != port.Device {
-			lower := end{p.ns, dev, fmt.Sprintf("device %s below device %s", dev, port.Device), ""}
+			lower := end{ns: p.ns, device: dev, name: fmt.Sprintf("device %s below device %s", dev, port.Device)}
 			errs = append(errs, p.requireOff(port, lower, merges))
 		}
 		switch l.Type() {
@@ -130,6 +131,9 @@ func (p *Plane) requireOff(port *Port, at end, o offload) error {
 			return err
 		}
 		was := on
+		if err := p.record(at.featuresChange(port, was)); err != nil {
+			return err
+		}
 		p.undo = append(p.undo, func() error { return at.turnOn(was) })
 		if err := setFeatures(e, at.device, was, false); err != nil {
 			return fmt.Errorf("turn off %s: %w", strings.Join(was, ", "), err)
@@ -159,11 +163,18 @@ func (p *Plane) keepForLater(port *Port, at end, features []string) error {
 			return port.errorf("%s: %w", at.name, err)
 		}
 		if len(on) > 0 {
+			if err := p.record(at.featuresChange(port, on)); err != nil {
+				return err
+			}
 			p.undo = append(p.undo, func() error { return at.turnOn(on) })
 			port.note("the kernel turns off %s of %s until the end", strings.Join(on, ", "), at.name)
 		}
 		return nil
 	})
+}
+
+func (at end) featuresChange(port *Port, features []string) change {
+	return change{Kind: changeFeatures, Owner: port.Device, Device: at.device, NetNS: at.nsid, Features: features}
 }
 
 // change calls fn with an ethtool socket of the end's namespace.
@@ -249,8 +260,8 @@ func (p *Plane) vethPeer(index int, device string) (end, error) {
 		if at.ns, err = p.namespaceByID(id); err != nil {
 			return end{}, err
 		}
-		p.undo = append(p.undo, at.ns.close)
-		at.there = " there"
+		p.files = append(p.files, at.ns.close)
+		at.nsid, at.there = &id, " there"
 	}
 	err = at.ns.do(func() error {
 		peer, err := netlink.LinkByIndex(l.Attrs().ParentIndex)

@@ -11,6 +11,9 @@
 //	err = routes.Run(ctx) // until ctx is done
 //	err = plane.Close()
 //
+// With Options.Keep the packet path outlives the process, however that ends, and the next Open takes it
+// over; Leave instead of Close ends the process's part in it alone, and Detach takes everything off.
+//
 // Devices, sysctls and routes are those of the network namespace whose thread called Open.
 package dataplane
 
@@ -50,6 +53,9 @@ type Plane struct {
 
 	dispatch, guardDispatch, mark *ebpf.Program
 
+	credits *ebpf.Map
+	life    *life // nil unless the plane outlives its process
+
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
@@ -58,6 +64,7 @@ type Plane struct {
 	ports  []*Port
 	placed bool           // by Attach or Place
 	undo   []func() error // of Attach, in the order of doing
+	files  []func() error // closes what undo needs, and links; called after it
 	notes  []string
 	locals map[netip.Prefix]bool // what the map of that name holds
 }
@@ -77,9 +84,9 @@ var needs = struct {
 	what         string
 }{5, 18, "helpers bpf_xdp_load_bytes, bpf_xdp_store_bytes and bpf_xdp_get_buff_len, and on arm64 compare-and-exchange"}
 
-// perGeneration names the maps that are not shared: the constants, and tables that only the
-// generation they were made for may see.
-var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true}
+// perGeneration names the maps that are not shared: the constants, tables that only the generation they
+// were made for may see, and what the object holds for bpf2go alone.
+var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true, ".bss": true}
 
 // Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
 // is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.18.
@@ -108,27 +115,42 @@ func open(o Options, k kernel) (p *Plane, err error) {
 	}
 	defer func() {
 		if err != nil {
-			p.Close()
+			// Whatever runs here was there before.
+			p.undo = nil
+			p.release()
 			p = nil
 		}
 	}()
 	if !p.MultiBuffer() {
 		p.notes = append(p.notes, "this kernel has no multi-buffer XDP that can forward (Linux 6.3): packets larger than a page need generic mode")
 	}
-	if p.ns, err = currentNamespace(); err != nil {
+	if err = p.openHost(); err != nil {
 		return p, err
+	}
+	if o.Keep {
+		if err = p.openLife(); err != nil {
+			return p, err
+		}
+	}
+	if err = p.load(); err != nil {
+		return p, explainPermission(err)
+	}
+	return p, nil
+}
+
+// openHost opens the network namespace of the calling thread.
+func (p *Plane) openHost() (err error) {
+	if p.ns, err = currentNamespace(); err != nil {
+		return err
 	}
 	err = p.ns.do(func() (err error) {
 		p.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
 	if err != nil {
-		return p, fmt.Errorf("open netlink socket: %w", err)
+		return fmt.Errorf("open netlink socket: %w", err)
 	}
-	if err = p.load(); err != nil {
-		return p, explainPermission(err)
-	}
-	return p, nil
+	return nil
 }
 
 // MultiBuffer reports whether the programs take packets of several buffers. Where the kernel would drop
@@ -158,7 +180,30 @@ func (p *Plane) load() error {
 		}
 	}
 
-	first := spec.Copy()
+	p.maps = make(map[string]*ebpf.Map)
+	if p.life != nil {
+		if err := p.takeOver(); err != nil {
+			return err
+		}
+	}
+	if p.life == nil || !p.life.taken {
+		if err := p.make(); err != nil {
+			return err
+		}
+	}
+	if p.mem, err = mapMemory(p.maps, p.credits); err != nil {
+		return err
+	}
+	if p.life != nil && p.life.taken {
+		return p.resume()
+	}
+	p.setEthertypes()
+	return nil
+}
+
+// make makes maps and programs anew.
+func (p *Plane) make() (err error) {
+	first := p.spec.Copy()
 	keepPrograms(first, bpf.XDPProgDispatch, bpf.XDPProgGuardDispatch, bpf.XDPProgMark)
 	if err := p.setConstants(first, 0, false); err != nil {
 		return err
@@ -171,19 +216,28 @@ func (p *Plane) load() error {
 	p.dispatch = coll.DetachProgram(bpf.XDPProgDispatch)
 	p.guardDispatch = coll.DetachProgram(bpf.XDPProgGuardDispatch)
 	p.mark = coll.DetachProgram(bpf.XDPProgMark)
-	p.maps = make(map[string]*ebpf.Map)
 	for name := range coll.Maps {
 		if !perGeneration[name] {
 			p.maps[name] = coll.DetachMap(name)
 		}
 	}
-	if p.mem, err = mapMemory(p.maps); err != nil {
-		return err
+	if p.credits, err = ebpf.NewMap(creditsSpec(p.sizes.Rules)); err != nil {
+		return fmt.Errorf("make map %s: %w", creditsName, err)
 	}
-	for i, e := range p.options.Ethertypes {
-		p.mem.gateway[0].Ethertypes[i] = networkOrder16(e)
+	if p.life != nil {
+		return p.pinPlane()
 	}
 	return nil
+}
+
+func (p *Plane) setEthertypes() {
+	of := &p.mem.gateway[0].Ethertypes
+	for i := range of {
+		of[i] = 0
+		if i < len(p.options.Ethertypes) {
+			of[i] = networkOrder16(p.options.Ethertypes[i])
+		}
+	}
 }
 
 // Notes returns what the operator should know of how the plane runs, beside what each Port says.
@@ -198,11 +252,24 @@ func (p *Plane) Sizes() Sizes { return p.sizes }
 
 // Close gives the ports back and everything of the host that Attach changed, in reverse order, and
 // then frees programs and maps. It goes on after an error and returns all of them. The route watcher
-// and readers of mapped memory must have ended before.
+// and readers of mapped memory must have ended before. Of a plane that is kept it gives back what runs
+// before this one changed, too.
 func (p *Plane) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := p.detach()
+	if p.life == nil {
+		return errors.Join(p.detach(), p.release())
+	}
+	p.undo = nil
+	return errors.Join(p.giveBack(), p.release())
+}
+
+// release closes what the process holds. p.mu is held.
+func (p *Plane) release() (err error) {
+	for _, closeFile := range p.files {
+		err = errors.Join(err, closeFile())
+	}
+	p.files = nil
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}
@@ -214,6 +281,10 @@ func (p *Plane) Close() error {
 	}
 	for _, m := range p.maps {
 		err = errors.Join(err, m.Close())
+	}
+	err = errors.Join(err, p.credits.Close())
+	if p.life != nil {
+		p.life.close()
 	}
 	if p.nl != nil {
 		p.nl.Close()

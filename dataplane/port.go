@@ -74,6 +74,7 @@ type Port struct {
 	peer        *Port
 	fixChecksum bool
 	vlanDevices map[uint16]device // routed: VLAN devices of the kernel on top of the device
+	attached    Mode              // in which an earlier run's XDP runs there, auto = none does
 	xdp         link.Link
 	guards      []link.Link // tcx: egress guard and ingress mark
 }

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -26,6 +27,13 @@ type Options struct {
 	DropEvents    uint64  // reasons (bits by bpf.XDPReason) whose drops are events, though no rule gave them
 	HashSeed      uint64  // secret of the flow hash; 0 = random
 	Ethertypes    []uint16
+	// Keep lets the packet path outlive the process, by pins, and takes over what an earlier run left in
+	// the network namespace. Ports are those that Attach will be given, and Numbers what the function of
+	// that name returned when the first policy was compiled, if that goes on with them: else the numbers in
+	// flows would mean something else, and they start afresh.
+	Keep    bool
+	Ports   []PortConfig
+	Numbers json.RawMessage
 	// Simulate loads programs that take clock, arrival port and routes from Plane.Sim instead of the
 	// kernel. Such a plane attaches to nothing: its ports come from Place.
 	Simulate bool

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -23,17 +24,34 @@ func (p *Plane) setSysctl(name, value string) error {
 	if old == value {
 		return nil
 	}
+	if err := p.record(sysctlChange(name, old)); err != nil {
+		return err
+	}
 	if err := writeSysctl(name, value); err != nil {
 		return err
 	}
-	p.undo = append(p.undo, func() error {
-		err := writeSysctl(name, old)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it went with its device
-		}
-		return err
-	})
+	p.undo = append(p.undo, func() error { return restoreSysctl(name, old) })
 	return nil
+}
+
+// sysctlChange names a setting by the device that it is of, the third element of its path.
+func sysctlChange(name, old string) change {
+	return change{Kind: changeSysctl, Owner: strings.Split(name, "/")[2], Name: name, Old: old}
+}
+
+// restoreSysctl writes what was there before. A file that went with its device needs nothing.
+func restoreSysctl(name, old string) error {
+	now, err := readSysctl(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now == old {
+		return nil
+	}
+	if err == nil {
+		err = writeSysctl(name, old)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func readSysctl(name string) (string, error) {
@@ -65,8 +83,9 @@ func writeSysctl(name, value string) error {
 func (p *Plane) setForwarding() error {
 	forwarded4, _ := readSysctl("ipv4/ip_forward")
 	forwarded6, _ := readSysctl("ipv6/conf/all/forwarding")
-	if forwarded4 == "1" || forwarded6 == "1" {
-		p.notes = append(p.notes, "the kernel's forwarding was on before: once softdpu has stopped the kernel forwards by itself again")
+	ours := p.life != nil && slices.ContainsFunc(p.life.state.Changes, func(c change) bool { return c.Name == "ipv6/conf/all/forwarding" })
+	if forwarded4 == "1" || forwarded6 == "1" && !ours {
+		p.notes = append(p.notes, "the kernel's forwarding was on before: once softdpu is taken off the kernel forwards by itself again")
 	}
 	for _, dev := range p.routedDevices() {
 		if err := p.forwardDevice(dev); err != nil {
@@ -128,18 +147,20 @@ func (p *Plane) setForwarding6() error {
 		if e.Name() == "all" {
 			continue
 		}
-		if old[e.Name()], err = readSysctl(filepath.Join(dir, e.Name(), "forwarding")); err != nil {
+		name := filepath.Join(dir, e.Name(), "forwarding")
+		if old[e.Name()], err = readSysctl(name); err != nil {
+			return err
+		}
+		c := sysctlChange(name, old[e.Name()])
+		c.Owner = "all" // the switch of all devices sets it
+		if err := p.record(c); err != nil {
 			return err
 		}
 	}
 	p.undo = append(p.undo, func() error {
 		var errs []error
 		for dev, value := range old {
-			name := filepath.Join(dir, dev, "forwarding")
-			if now, err := readSysctl(name); err != nil || now == value {
-				continue // gone with its device, or as it was
-			}
-			errs = append(errs, writeSysctl(name, value))
+			errs = append(errs, restoreSysctl(filepath.Join(dir, dev, "forwarding"), value))
 		}
 		return errors.Join(errs...)
 	})

@@ -18,7 +18,12 @@ import (
 // attachXDP attaches the port's dispatcher: in the driver if it can, else, unless native was asked
 // for, in the kernel's stack, keeping the driver's reason.
 func (p *Plane) attachXDP(port *Port) error {
-	if port.Mode != ModeGeneric {
+	switch {
+	case port.attached == ModeGeneric && port.Mode == ModeNative, port.attached == ModeNative && port.Mode == ModeGeneric:
+		return port.errorf("device %s runs XDP in %s mode since an earlier start, and a change of mode would leave it without: `softdpu detach` first", port.Device, port.attached)
+	case port.attached == ModeGeneric && port.Mode == ModeAuto:
+		port.WhyNotNative = p.life.state.WhyGeneric[linkName("xdp", port.Index)]
+	case port.Mode != ModeGeneric:
 		err := p.linkNative(port)
 		if err == nil {
 			port.Running = ModeNative
@@ -50,13 +55,66 @@ func (p *Plane) attachXDP(port *Port) error {
 }
 
 func (p *Plane) linkXDP(port *Port, prog *ebpf.Program, mode link.XDPAttachFlags) error {
+	name := linkName("xdp", port.Index)
+	if held, err := p.replace(name, prog); err != nil {
+		return err
+	} else if held != nil {
+		port.xdp = held
+		return nil
+	}
 	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: int(port.Index), Flags: mode})
 	if err != nil {
 		return err
 	}
+	if err := p.hold(name, l); err != nil {
+		return err
+	}
 	port.xdp = l
-	p.undo = append(p.undo, l.Close)
 	return nil
+}
+
+// hold keeps a new link until the end: of the process, or, where the packet path outlives that, until
+// it is detached.
+func (p *Plane) hold(name string, l link.Link) error {
+	if p.life == nil {
+		p.undo = append(p.undo, l.Close)
+		return nil
+	}
+	p.files = append(p.files, l.Close)
+	if err := p.life.pins.hold(name, l); err != nil {
+		return err
+	}
+	p.life.linked[name] = true
+	p.undo = append(p.undo, func() error { return detachPinned(p.life.pins.home("links", name)) })
+	return nil
+}
+
+// replace puts a program in the place of the one that an earlier run has left on a device. No packet
+// sees neither. It returns the link, nil if that run left none there.
+func (p *Plane) replace(name string, prog *ebpf.Program) (link.Link, error) {
+	if p.life == nil || p.life.held[name] == nil {
+		return nil, nil
+	}
+	held := p.life.held[name]
+	info, err := prog.Info()
+	if err != nil {
+		return nil, fmt.Errorf("look at program: %w", err)
+	}
+	if id, ok := info.ID(); ok && uint32(id) == held.program {
+		p.life.linked[name] = true
+		return held, nil
+	}
+	before, err := ebpf.NewProgramFromID(ebpf.ProgramID(held.program))
+	if err != nil {
+		return nil, fmt.Errorf("open the program before: %w", err)
+	}
+	p.files = append(p.files, before.Close)
+	if err := held.Update(prog); err != nil {
+		return nil, fmt.Errorf("replace the program before: %w", err)
+	}
+	p.life.linked[name] = true
+	p.undo = append(p.undo, func() error { return ignoreMissing(held.Update(before)) })
+	return held, nil
 }
 
 // whyNotNative asks the driver again by netlink, which, unlike bpf(2), hands on the driver's own

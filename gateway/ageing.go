@@ -75,7 +75,7 @@ func (a *ageing) scan(now uint32) error {
 	defer l.mu.Unlock()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
-		l.aged++
+		l.ended[ofNoRule].Aged++
 		a.end(f, now, endReason(f))
 	}
 	var graceErr error

@@ -22,12 +22,15 @@ type Config struct {
 	PolicyPos  firewall.Pos
 	Management firewall.Management
 	OnStop     OnStop
-	Flows      Flows
-	Metrics    Metrics
-	Control    Control
-	Events     Events
-	Ethertypes []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
-	Warnings   firewall.Errors
+	// UpgradeGrace is for how long TCP is picked up without its SYN, where the policy allows it, after a
+	// start that could not take over the flows of the run before; 0: not at all.
+	UpgradeGrace time.Duration
+	Flows        Flows
+	Metrics      Metrics
+	Control      Control
+	Events       Events
+	Ethertypes   []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
+	Warnings     firewall.Errors
 }
 
 // Port is a network device under the gateway's name for it.
@@ -63,8 +66,11 @@ const (
 // OnStop says what is left in force by a clean stop.
 type OnStop string
 
-// OnStopBlock gives everything back: the kernel forwards again only what it forwarded before.
-const OnStopBlock OnStop = "block"
+const (
+	OnStopBlock OnStop = "block" // the host's own traffic and management; nothing is forwarded
+	OnStopKeep  OnStop = "keep"  // the last policy
+	OnStopOpen  OnStop = "open"  // nothing: the host is as it was before the start
+)
 
 // Flows bounds the flow table.
 type Flows struct {
@@ -124,8 +130,8 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		r.Fail(docs[1].Pos.Errorf("a gateway has one document").WithHint("take the documents behind the first out"))
 	}
 	c := &Config{
-		File:    name,
-		OnStop:  OnStopBlock,
+		File:   name,
+		OnStop: OnStopBlock, UpgradeGrace: time.Minute,
 		Flows:   Flows{Max: 262_144, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()},
 		Metrics: Metrics{Listen: "127.0.0.1:9469"},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
@@ -186,8 +192,13 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 		c.Management.Override = r.Bool(v, "override_management")
 	}
 	if v := f["on_stop"]; v != nil {
-		if text := r.Choice(v, "on_stop", "block", "keep", "open"); text == "keep" || text == "open" {
-			r.Fail(v.Pos.Errorf("on_stop: %s is not available in this version yet", text).WithHint("leave it out, or write block"))
+		c.OnStop = OnStop(r.Choice(v, "on_stop", "block", "keep", "open"))
+	}
+	if v := f["upgrade_grace"]; v != nil {
+		if v.Kind == firewall.ScalarNode && v.Text == firewall.NameNone {
+			c.UpgradeGrace = 0
+		} else {
+			c.UpgradeGrace, _ = r.duration(v, "upgrade_grace")
 		}
 	}
 	if v := f["flows"]; v != nil {

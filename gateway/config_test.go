@@ -45,6 +45,7 @@ metrics: {listen: "127.0.0.1:9469"}
 control: {socket: run/softdpu.sock, group: wheel}
 events: {file: eve.json, rate: 10, max_size: 1GiB, keep: 2, drops: [not-syn, spoofed]}
 ethertypes: [lldp, 0x8809, 0x88cc]
+upgrade_grace: 2m
 `
 
 func TestExampleConfig(t *testing.T) {
@@ -55,7 +56,7 @@ func TestExampleConfig(t *testing.T) {
 	if got := c.PortNames(); !reflect.DeepEqual(got, []string{"lan0", "wan0"}) || c.Ports[0].Device != "eth1" || c.Ports[0].FixChecksums != FixChecksumsAuto || c.Ports[0].XDPMode != XDPAuto {
 		t.Errorf("ports %+v", c.Ports)
 	}
-	if c.Policy != "/etc/softdpu/policy.d" || len(c.Inline) != 0 || c.OnStop != OnStopBlock {
+	if c.Policy != "/etc/softdpu/policy.d" || len(c.Inline) != 0 || c.OnStop != OnStopBlock || c.UpgradeGrace != time.Minute {
 		t.Errorf("configuration %+v", c)
 	}
 	if c.Flows != (Flows{Max: 1_000_000, HalfOpenShare: 0.5, Timeouts: DefaultTimeouts()}) {
@@ -157,7 +158,7 @@ func TestConfigErrors(t *testing.T) {
 		{"no management", "management: {from: [lan], services: [ssh, tcp/443]}\n", "", "1:1", "does not say management", "management: none"},
 		{"management word", "{from: [lan], services: [ssh, tcp/443]}", "non", "9:13", `unknown management "non"`, `did you mean "none"?`},
 		{"management half", "{from: [lan], services: [ssh, tcp/443]}", "{from: [lan]}", "9:13", "does not say services", ""},
-		{"on_stop later", "on_stop: block", "on_stop: keep", "11:10", "not available in this version yet", "block"},
+		{"upgrade_grace", "upgrade_grace: 2m", "upgrade_grace: 0s", "20:16", "upgrade_grace must be between 1s and 24d", ""},
 		{"on_stop", "on_stop: block", "on_stop: blokc", "11:10", `unknown on_stop "blokc"`, `did you mean "block"?`},
 		{"max", "max: 100000", "max: 5", "13:8", "between 16 and 16777216", ""},
 		{"share", "0.25", "1.5", "14:20", "at most 1", ""},

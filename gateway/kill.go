@@ -29,7 +29,7 @@ func (r *reporter) kill(filter *Filter) (int, error) {
 	}
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
-		l.killed++
+		l.ended[ofNoRule].Killed++
 		r.ageing.end(f, now, endKilled)
 	}
 	n := l.table.Kill(choose, func() {

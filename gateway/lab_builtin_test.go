@@ -308,6 +308,7 @@ ports: {lan: {device: lan}, wan: {device: wan}}
 policy: policy.yaml
 management: {from: [lan], services: [tcp/22]}
 override_management: %v
+on_stop: open
 control: {socket: softdpu.sock, group: softdpu-nobody}
 events: {file: eve.json}
 `, override)

@@ -74,11 +74,8 @@ func TestLabFlowEnds(t *testing.T) {
 	step(xdpRedirect, o.lan, out.udp(t, 5, 8, nil)) // the policy stops allowing it
 
 	c := write(t, labRouted, strings.Replace(endsPolicy, "udp/8", "udp/9", 1))
-	next, err := PrepareRuleset(c, time.Now(), nil)
-	if err == nil {
-		err = o.gw.Do(func() error { return o.plane.Publish(next.generation(2)) })
-	}
-	if err != nil {
+	next := must(must(PrepareRuleset(c, time.Now(), nil)).generation(2))
+	if err := o.gw.Do(func() error { return o.plane.Publish(next) }); err != nil {
 		t.Fatal(err)
 	}
 	o.program.Close()

@@ -43,6 +43,7 @@ kind: Gateway
 ports: {lan: {device: lan}, wan: {device: wan}}
 policy: policy.yaml
 management: none
+on_stop: open
 control: {socket: softdpu.sock, group: softdpu-nobody}
 events: {file: eve.json}
 `

@@ -32,10 +32,12 @@ type ledger struct {
 	table *flowtable.Table
 
 	mu    sync.Mutex
-	ended []ruleCount // by rule id, of flows that the daemon freed
-	// How many those are, by why.
-	aged, killed uint64
+	ended []dataplane.Credit // by rule id, of flows that the daemon freed; they outlive the process, as flows do
+	rules int                // ids that policies have had
 }
+
+// ofNoRule is where flows are counted whatever their rule: it may be forgotten before they are.
+const ofNoRule = firewall.RuleNone
 
 type ruleCount struct{ packets, bytes, flows, judged, unlogged uint64 }
 
@@ -56,22 +58,32 @@ func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ledger{plane: plane, table: table, ended: make([]ruleCount, rules)}, nil
+	return &ledger{plane: plane, table: table, ended: plane.Credits(), rules: rules}, nil
 }
 
 // credit takes the counts of a flow that was freed. l.mu is held.
 func (l *ledger) credit(f *flowtable.Flow) {
-	if int(f.Rule) < len(l.ended) {
+	if int(f.Rule) < l.rules {
 		c := &l.ended[f.Rule]
-		c.add(f.Packets, f.Bytes)
+		c.Packets += f.Packets[0] + f.Packets[1]
+		c.Bytes += f.Bytes[0] + f.Bytes[1]
 	}
-	l.ended[firewall.RuleReplies].addReplies(f.Packets, f.Bytes)
+	c := &l.ended[firewall.RuleReplies]
+	c.Packets += f.Packets[1]
+	c.Bytes += f.Bytes[1]
+}
+
+// freed returns how many flows ageing has freed, and how many somebody's asking.
+func (l *ledger) freed() (aged, killed uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended[ofNoRule].Aged, l.ended[ofNoRule].Killed
 }
 
 // left counts a flow end that the event limit left out. l.mu is held.
 func (l *ledger) left(rule uint32) {
-	if int(rule) < len(l.ended) {
-		l.ended[rule].unlogged++
+	if int(rule) < l.rules {
+		l.ended[rule].Unlogged++
 	}
 }
 
@@ -80,7 +92,7 @@ func (l *ledger) left(rule uint32) {
 func (l *ledger) totals(visit func(*flowtable.Sum)) (sums []ruleCount, last []uint32, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	kernel := make([]bpf.XDPRuleCounter, len(l.ended))
+	kernel := make([]bpf.XDPRuleCounter, l.rules)
 	if err := l.plane.Rules(kernel); err != nil {
 		return nil, nil, err
 	}
@@ -88,8 +100,8 @@ func (l *ledger) totals(visit func(*flowtable.Sum)) (sums []ruleCount, last []ui
 	for i, k := range kernel {
 		e := l.ended[i]
 		sums[i] = ruleCount{
-			packets: k.Packets + e.packets, bytes: k.Bytes + e.bytes,
-			judged: k.Judged, unlogged: uint64(k.Unlogged) + e.unlogged,
+			packets: k.Packets + e.Packets, bytes: k.Bytes + e.Bytes,
+			judged: k.Judged, unlogged: uint64(k.Unlogged) + e.Unlogged,
 		}
 		last[i] = k.Last
 	}

@@ -12,11 +12,13 @@ import (
 type mtuSetter struct {
 	nl  *netlink.Handle
 	old map[int]int // MTU by interface index
+
+	record func(device string, index, mtu int) error
 }
 
 // setMTUs works in the network namespace of the calling thread; so does restore wherever it is called.
-// It returns nil if no port asks for an MTU. After an error, what was set is put back.
-func setMTUs(ports []Port) (*mtuSetter, error) {
+// Before each change it calls record with what the device had. It returns nil if no port asks for an MTU. After an error, what was set is put back.
+func setMTUs(ports []Port, record func(device string, index, mtu int) error) (*mtuSetter, error) {
 	var s *mtuSetter
 	for _, p := range ports {
 		if p.MTU == 0 {
@@ -27,7 +29,7 @@ func setMTUs(ports []Port) (*mtuSetter, error) {
 			if err != nil {
 				return nil, fmt.Errorf("set MTU of port %s: open netlink socket: %w", p.Name, err)
 			}
-			s = &mtuSetter{nl: nl, old: make(map[int]int)}
+			s = &mtuSetter{nl: nl, old: make(map[int]int), record: record}
 		}
 		if err := s.set(p); err != nil {
 			return nil, errors.Join(err, s.restore())
@@ -49,11 +51,21 @@ func (s *mtuSetter) set(p Port) error {
 	if a.MTU == p.MTU {
 		return nil
 	}
+	if err := s.record(a.Name, a.Index, a.MTU); err != nil {
+		return fmt.Errorf("port %s: %w", p.Name, err)
+	}
 	if err := s.nl.LinkSetMTU(link, p.MTU); err != nil {
 		return fmt.Errorf("port %s: set MTU of device %s to %d: %w", p.Name, p.Device, p.MTU, err)
 	}
 	s.old[a.Index] = a.MTU
 	return nil
+}
+
+// close leaves the MTUs as they are.
+func (s *mtuSetter) close() {
+	if s != nil {
+		s.nl.Close()
+	}
 }
 
 // restore gives every device that still is there its old MTU.

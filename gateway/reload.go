@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
 )
@@ -60,6 +61,11 @@ func (g *running) attend(ctx context.Context) {
 	timer := time.NewTicker(expiryInterval)
 	defer timer.Stop()
 	failing := false
+	var graceOver <-chan time.Time
+	if g.grace {
+		g.options.Log.Info("TCP connections that are under way are picked up", "upgrade_grace", g.config.UpgradeGrace)
+		graceOver = time.After(g.config.UpgradeGrace)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -69,6 +75,12 @@ func (g *running) attend(ctx context.Context) {
 		case answer := <-g.reloads:
 			done, err := g.reload("control socket")
 			answer <- reloadAnswer{done, err}
+		case <-graceOver:
+			graceOver = nil
+			if err := g.endGrace(); err != nil {
+				g.options.Log.Error("TCP connections are still picked up, trying again", "error", err)
+				graceOver = time.After(retryInterval)
+			}
 		case <-timer.C:
 			next := g.rules.Load().Compiled.NextExpiry
 			if next.IsZero() || g.now().Before(next) {
@@ -198,7 +210,7 @@ func (g *running) putInForce(r *Ruleset, by string) error {
 		return err
 	}
 	epoch, _ := g.plane.Epoch()
-	if err := g.rules.replace(r, func() error { return g.plane.Publish(r.generation(epoch + 1)) }); err != nil {
+	if err := g.rules.replace(r, func() error { return g.publish(r, epoch+1) }); err != nil {
 		return err
 	}
 	g.ageing.setTimeouts(r.config.Flows.Timeouts.Ticks())
@@ -219,9 +231,7 @@ func (g *running) now() time.Time {
 func (l *ledger) renumber(from, to *firewall.Identities) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.ended) < to.Rules() {
-		l.ended = append(l.ended, ruleCount{})
-	}
+	l.rules = max(l.rules, to.Rules())
 	for id := firewall.RuleFirst; int(id) < from.Rules(); id++ {
 		if old := from.RuleName(id); old == "" || old == to.RuleName(id) {
 			continue
@@ -229,7 +239,7 @@ func (l *ledger) renumber(from, to *firewall.Identities) error {
 		if err := l.plane.ForgetRule(id); err != nil {
 			return err
 		}
-		l.ended[id] = ruleCount{}
+		l.ended[id] = dataplane.Credit{}
 	}
 	return nil
 }

@@ -266,9 +266,7 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 	if err != nil {
 		return TableStatus{}, err
 	}
-	r.ledger.mu.Lock()
-	aged, killed := r.ledger.aged, r.ledger.killed
-	r.ledger.mu.Unlock()
+	aged, killed := r.ledger.freed()
 	return TableStatus{
 		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,

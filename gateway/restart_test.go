@@ -29,6 +29,8 @@ events: {file: eve.json}
 		{"mtu", "eth1", "eth1, mtu: 1400", "ports.lan.mtu"},
 		{"mode", "eth0", "eth0, xdp_mode: generic", "ports.wan.xdp_mode"},
 		{"inline", "kind: Gateway", "kind: Gateway\ninline: [[lan, wan]]", "inline"},
+		{"the end", "kind: Gateway", "kind: Gateway\non_stop: keep", "on_stop"},
+		{"upgrade grace", "kind: Gateway", "kind: Gateway\nupgrade_grace: none", "upgrade_grace"},
 		{"size", "max: 1000", "max: 1001", "flows.max"},
 		{"share", "max: 1000", "max: 1000, half_open_share: 0.25", "flows.half_open_share"},
 		{"socket", "softdpu.sock", "other.sock", "control.socket"},

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -97,15 +98,19 @@ func (c *Config) zoneless(compiled *firewall.Compiled) (errs firewall.Errors) {
 }
 
 // generation is what the plane is given to run.
-func (r *Ruleset) generation(epoch uint32) dataplane.Generation {
+func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 	g := dataplane.Generation{Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1}
+	var err error
+	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
+		return g, fmt.Errorf("write the numbers of rules, zones and MAC addresses: %w", err)
+	}
 	if len(r.Compiled.MACs) > 0 {
 		g.MACs = make(map[[6]byte]uint16, len(r.Compiled.MACs))
 		for mac, identity := range r.Compiled.MACs {
 			g.MACs[mac] = identity
 		}
 	}
-	return g
+	return g, nil
 }
 
 // portConfigs says what each port of the configuration shall be, in the order of their names.

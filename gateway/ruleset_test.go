@@ -71,6 +71,7 @@ ports: {lan: {device: lan, mtu: 1400}, wan: {device: wan}}
 inline: [[lan, wan]]
 policy: policy.yaml
 management: none
+on_stop: open
 control: {socket: softdpu.sock}
 events: {file: eve.json}
 `, `apiVersion: softdpu/v1

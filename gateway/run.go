@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +57,8 @@ func RunFile(ctx context.Context, path string, o Options) error {
 }
 
 // Run is the daemon: it puts the gateway into the network namespace of the calling thread and keeps it
-// there until ctx is done; then it puts everything back as it was and returns nil. Whatever is wrong
+// there until ctx is done; then it leaves what the configuration's on_stop says and returns nil. If the
+// process ends otherwise, all goes on under the last policy, and the next Run takes over. Whatever is wrong
 // with configuration, policy or the policy's tests is an error before anything is touched.
 func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.Log == nil {
@@ -74,7 +76,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.now != nil {
 		now = o.now
 	}
-	rules, err := PrepareRuleset(c, now(), routes.zone)
+	rules, before, err := prepareFirst(c, now(), routes.zone)
 	routes.close()
 	if err != nil {
 		return refused("policy", err)
@@ -82,11 +84,12 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: newInForce(rules)}
+	g := &running{config: c, options: o, rules: newInForce(rules), before: before}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
 	}
+	g.started = true
 	g.announce()
 	if o.Ready != nil {
 		o.Ready()
@@ -94,7 +97,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	o.Supervisor.Ready(g.summary())
 	defer o.Supervisor.Stopping() // before the stop, which was deferred first
 	g.attend(ctx)
-	o.Log.Info("stopping", "ports", "given back")
+	o.Log.Info("stopping", "on_stop", c.OnStop)
 	return nil
 }
 
@@ -122,6 +125,7 @@ type running struct {
 	config  *Config
 	options Options
 	rules   *inForce
+	before  json.RawMessage // numbers of the run before that the first policy goes on from
 
 	plane    *dataplane.Plane
 	ledger   *ledger
@@ -134,7 +138,9 @@ type running struct {
 	telemetry       *server // nil without metrics
 	metricsListener net.Listener
 
-	mtus *mtuSetter
+	mtus    *mtuSetter
+	started bool // as a whole
+	grace   bool // TCP is picked up without its SYN
 
 	reloads chan chan<- reloadAnswer // to attend
 	ending  chan struct{}            // closed: attend has returned
@@ -160,23 +166,13 @@ func (g *running) start() error {
 	if g.events, err = openEvents(&c.Events, g.rules, c.PortNames(), log); err != nil {
 		return err
 	}
-	g.plane, err = dataplane.Open(dataplane.Options{
-		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
-		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), DropEvents: c.Events.Drops, Ethertypes: c.Ethertypes,
-	})
-	if err != nil {
+	if err := g.openPlane(); err != nil {
 		return err
 	}
-	if err := g.plane.Publish(rules.generation(1)); err != nil {
+	if err := g.attach(); err != nil {
 		return err
 	}
 	g.loads.count(nil)
-	if g.mtus, err = setMTUs(c.Ports); err != nil {
-		return err
-	}
-	if err := g.plane.Attach(rules.portConfigs(c)); err != nil {
-		return err
-	}
 	ledger, err := newLedger(g.plane, len(rules.Compiled.Rules))
 	if err != nil {
 		return err
@@ -189,7 +185,12 @@ func (g *running) start() error {
 	}
 
 	g.events.gateway("gateway-start", g.options.Version)
-	g.events.policyChange(rules, 1, "start")
+	epoch, _ := g.plane.Epoch()
+	by := "start"
+	if taken, _ := g.plane.TakenOver(); taken {
+		by = "take-over"
+	}
+	g.events.policyChange(rules, epoch, by)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
@@ -273,13 +274,14 @@ func (g *running) stop() error {
 	if g.cancel != nil {
 		g.cancel()
 		g.wg.Wait()
-		errs = append(errs, g.ageing.stop())
+		if g.config.OnStop == OnStopOpen { // else flows may go on
+			errs = append(errs, g.ageing.stop())
+		}
 		g.events.gateway("gateway-stop", g.options.Version)
 	}
 	if g.plane != nil {
-		errs = append(errs, g.plane.Close())
+		errs = append(errs, g.leave())
 	}
-	errs = append(errs, g.mtus.restore())
 	if g.events != nil {
 		errs = append(errs, g.events.close())
 	}

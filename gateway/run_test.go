@@ -45,6 +45,7 @@ kind: Gateway
 ports: {lan: {device: lan}, wan: {device: wan}}
 policy: policy.yaml
 management: none
+on_stop: open
 flows: {max: 1000, timeouts: {udp: 1s, udp_new: 1s, icmp: 1s}}
 control: {socket: run/softdpu.sock, group: softdpu-nobody}
 events: {file: log/eve.json}

@@ -344,7 +344,7 @@ func remove(prefix string) (bool, error) {
 			continue
 		}
 		found = true
-		errs = append(errs, n.endProcesses(), n.deleteDevices(), n.remove())
+		errs = append(errs, n.endProcesses(), n.removePins(), n.deleteDevices(), n.remove())
 	}
 	return found, errors.Join(errs...)
 }

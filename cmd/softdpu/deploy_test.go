@@ -54,7 +54,7 @@ func TestUnitsAreValid(t *testing.T) {
 	if err != nil {
 		t.Skip("systemd-analyze is not installed")
 	}
-	for _, name := range []string{"softdpu.service", "softdpu-early.service"} {
+	for _, name := range []string{"softdpu.service", "softdpu-early.service", "run-softdpu-bpf.mount"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), name)
 			unit := strings.ReplaceAll(read(t, filepath.Join("../../deploy/systemd", name)), "/usr/bin/softdpu", "/bin/true")

@@ -136,7 +136,7 @@ func newLabDownCommand(env *Env, prefix *string) *cobra.Command {
 		Use:   "down",
 		Short: "Remove the lab",
 		Long: `Remove the lab: end the processes in its namespaces (SIGTERM, SIGKILL after 2 s), then remove devices
-and namespaces. Where no lab is up there is nothing to do, which is no error.`,
+and namespaces, and what a gateway in them has pinned. Where no lab is up there is nothing to do, which is no error.`,
 		Example: "  sudo softdpu lab down\n  sudo softdpu lab down --prefix mine",
 		Args:    takes(0),
 		RunE: func(*cobra.Command, []string) error {

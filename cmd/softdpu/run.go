@@ -24,8 +24,9 @@ func newRunCommand(env *Env) *cobra.Command {
 
 Configuration, policy and the policy's own tests are checked before anything is touched. Then the
 policy is put in force, and the ports are taken: the egress guard and XDP first, the kernel's
-forwarding last. What was chosen, and why not better, is said once, on the error output. At the end
-everything is as it was before.
+forwarding last. What was chosen, and why not better, is said once, on the error output. What an earlier
+run has left is taken over, flows included. A clean stop leaves what on_stop says; a crash leaves the last
+policy in force. 'softdpu detach' takes it all off.
 
 SIGHUP puts configuration and policy in force as they are written then, as 'softdpu policy apply' does.`,
 		Example: `  sudo softdpu run

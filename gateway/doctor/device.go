@@ -84,10 +84,17 @@ func driver(p *dataplane.Port) string {
 	return p.Kind
 }
 
+// leftRemedy is for what a gateway that stopped or was killed has left on purpose.
+const leftRemedy = "start the gateway, which takes over, or `softdpu detach`"
+
 // hooks looks at programs of others on the device. Ours are those of the daemon that runs.
 func (e *examination) hooks(d *dataplane.Device, runs bool) {
 	name := d.Port.Name
-	if x := d.XDP; x != nil && !(runs && x.Ours) {
+	switch x := d.XDP; {
+	case x == nil || runs && x.Ours:
+	case x.Ours:
+		e.port(Warning, "xdp-hook", name, leftRemedy, "%s of a gateway is on device %s, and none answers", x.Owner, d.Port.Device)
+	default:
 		found := fmt.Sprintf("device %s runs %s already", d.Port.Device, x.Owner)
 		if x.Pinned != "" {
 			found += ", pinned as " + x.Pinned
@@ -97,7 +104,7 @@ func (e *examination) hooks(d *dataplane.Device, runs bool) {
 	for _, h := range d.TC {
 		if h.Ours {
 			if !runs {
-				e.port(Warning, "tc-hook", name, "`tc qdisc del dev "+d.Port.Device+" clsact` takes filters off that a killed gateway left", "%s of a gateway is on %s, and none answers", h.Owner, h.Hook)
+				e.port(Warning, "tc-hook", name, leftRemedy, "%s of a gateway is on %s, and none answers", h.Owner, h.Hook)
 			}
 			continue
 		}

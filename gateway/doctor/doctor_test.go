@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/safchain/ethtool"
 
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/gateway"
 	"github.com/softdpu/softdpu/testenv"
 )
@@ -127,6 +129,25 @@ func stranger(t *testing.T, ns *testenv.Namespace, device string, kind ebpf.Prog
 	t.Cleanup(func() { l.Close() })
 }
 
+// left leaves the packet path of a gateway without one.
+func left(t *testing.T, ns *testenv.Namespace) {
+	t.Helper()
+	ports := []dataplane.PortConfig{{Name: "lan", Device: "lan", Zone: 2}, {Name: "wan", Device: "wan", Zone: 3}}
+	err := ns.Do(func() error {
+		p, err := dataplane.Open(dataplane.Options{FlowsMax: 1000, Keep: true, Ports: ports})
+		if err != nil {
+			return err
+		}
+		if err = p.Publish(dataplane.Generation{Epoch: 1}); err == nil {
+			err = p.Attach(ports)
+		}
+		return errors.Join(err, p.Leave())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What was planted is found, with its severity and a remedy; and nothing else of that weight.
 func TestDoctorFindsFaults(t *testing.T) {
 	with := func(port, keys string) string {
@@ -146,6 +167,9 @@ func TestDoctorFindsFaults(t *testing.T) {
 		{"an XDP program of somebody else", testConfig, testPolicy, func(t *testing.T, _ *testenv.Lab, gw *testenv.Namespace) {
 			stranger(t, gw, "wan", ebpf.XDP)
 		}, "error xdp-hook wan", []string{`"stranger" (id `, "tag ", "stop that process", "bpftool link detach id"}},
+		{"a gateway that was killed", testConfig, testPolicy, func(t *testing.T, _ *testenv.Lab, gw *testenv.Namespace) {
+			left(t, gw)
+		}, "warning xdp-hook wan", []string{"of a gateway is on device wan, and none answers", "`softdpu detach`"}},
 		{"hidden VLAN tags", testConfig, vlans, nil, "error hidden-tags lan", []string{"the other end of device lan, c0 hides VLAN tags", "`ethtool -K c0 tx-vlan-hw-insert off", "fix_offloads: true"}},
 		{"hidden VLAN tags that the gateway will show", with("lan", "fix_offloads: true"), vlans, nil, "info hidden-tags lan", []string{"turns it off while it runs"}},
 		{"a driver without XDP", strings.Replace(testConfig, "device: wan", "device: plain", 1), testPolicy[:strings.Index(testPolicy, "tests:")], func(t *testing.T, _ *testenv.Lab, gw *testenv.Namespace) {

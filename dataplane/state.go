@@ -1,0 +1,153 @@
+package dataplane
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is what a gateway needs of the one before it, beside the pins. It is written before what it
+// tells of is done.
+type state struct {
+	Boot   string `json:"boot"`   // id of the kernel's run
+	Cookie uint64 `json:"cookie"` // of the network namespace: inode numbers are used again
+	Plane  int    `json:"plane"`  // directory of the maps, 0 = none yet
+	Next   int    `json:"next"`   // directory of the maps that links are being moved to, 0 = none
+	Seed   uint64 `json:"seed"`   // of the flow hash
+	Epoch  uint32 `json:"epoch"`  // the highest that was published
+	// Ports and Numbers say what numbers in the maps mean. Numbers are as the latest policy gave them.
+	Ports   []string        `json:"ports"`
+	Numbers json.RawMessage `json:"numbers,omitempty"`
+	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
+	WhyGeneric map[string]string `json:"why_generic,omitempty"`
+	// Changes of the host, in order; what each replaced is what was there before the first run.
+	Changes []change `json:"changes"`
+
+	file string
+	mu   sync.Mutex // of Epoch, Numbers, Changes and the file: policies and devices come at the same time
+}
+
+// Kinds of change.
+const (
+	changeSysctl      = "sysctl"
+	changeFeatures    = "features"
+	changePromiscuous = "promiscuous"
+	changeMTU         = "mtu"
+	changeQdisc       = "qdisc"
+	changeFilters     = "filters"
+)
+
+// A change is a setting of the host and what it was.
+type change struct {
+	Kind     string   `json:"kind"`
+	Owner    string   `json:"owner"`              // device that it was made for; "all" for all
+	Device   string   `json:"device,omitempty"`   // whose features were turned off
+	Index    int      `json:"index,omitempty"`    // of the device
+	NetNS    *int     `json:"netns,omitempty"`    // where the device is, if elsewhere: nsid
+	Name     string   `json:"name,omitempty"`     // of the sysctl
+	Old      string   `json:"old,omitempty"`      // of the sysctl
+	MTU      int      `json:"mtu,omitempty"`      // before
+	Features []string `json:"features,omitempty"` // that were on
+}
+
+// same reports whether both are of one setting.
+func (c *change) same(o *change) bool {
+	here := c.NetNS == nil && o.NetNS == nil || c.NetNS != nil && o.NetNS != nil && *c.NetNS == *o.NetNS
+	return c.Kind == o.Kind && c.Name == o.Name && c.Device == o.Device && c.Index == o.Index && here &&
+		strings.Join(c.Features, " ") == strings.Join(o.Features, " ")
+}
+
+// readState returns what the last run left, or an empty state if there was none in this network
+// namespace since the machine started.
+func readState(file string) (*state, error) {
+	now := &state{file: file}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	now.Boot = strings.TrimSpace(string(boot))
+	if now.Cookie, err = namespaceCookie(); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return now, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	s := &state{file: file}
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("read state %s: %w: without it nobody knows what was set before: set it back by hand and remove the file", file, err)
+	}
+	if s.Boot != now.Boot || s.Cookie != now.Cookie {
+		return now, nil
+	}
+	return s, nil
+}
+
+// save replaces the file as a whole.
+func (s *state) save() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write()
+}
+
+// publish remembers an epoch that is about to be in force, and what its numbers mean, unless that is nil.
+func (s *state) publish(epoch uint32, numbers json.RawMessage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Epoch = epoch
+	if numbers != nil {
+		s.Numbers = numbers
+	}
+	return s.write()
+}
+
+func (s *state) write() error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	next := s.file + ".new"
+	if err := os.WriteFile(next, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	if err := os.Rename(next, s.file); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
+}
+
+// record remembers a change that is about to be made. The first one of a setting stands.
+func (s *state) record(c change) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.Changes {
+		if s.Changes[i].same(&c) {
+			return nil
+		}
+	}
+	s.Changes = append(s.Changes, c)
+	return s.write()
+}
+
+// namespaceCookie returns a number that no other network namespace has until the next boot.
+func namespaceCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("read cookie of the network namespace: %w", err)
+	}
+	return cookie, nil
+}
