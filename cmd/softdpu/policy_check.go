@@ -23,31 +23,14 @@ type checkReport struct {
 	Rules      int              `json:"rules"` // of the policy, without the built-in ones
 	Tests      int              `json:"tests"` // all of them passed
 	Classifier *checkClassifier `json:"classifier,omitempty"`
-	Errors     []checkMessage   `json:"errors"`
-	Warnings   []checkMessage   `json:"warnings"`
+	Errors     []gateway.Mistake   `json:"errors"`
+	Warnings   []gateway.Mistake   `json:"warnings"`
 }
 
 // checkClassifier is how large the compiled rules are.
 type checkClassifier struct {
 	Entries      int `json:"entries"`      // rows of the ACL pipe
 	Instructions int `json:"instructions"` // of the generated eBPF
-}
-
-type checkMessage struct {
-	File    string `json:"file"`
-	Line    int    `json:"line,omitempty"` // 0: the file as a whole
-	Column  int    `json:"column,omitempty"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-	Source  string `json:"source,omitempty"`
-}
-
-func checkMessages(errs firewall.Errors) []checkMessage {
-	out := make([]checkMessage, len(errs))
-	for i, e := range errs {
-		out[i] = checkMessage{e.File, e.Line, e.Column, e.Msg, e.Hint, e.Source}
-	}
-	return out
 }
 
 func newPolicyCheckCommand(env *Env) *cobra.Command {
@@ -85,7 +68,7 @@ Exit code 0: no error. 1: an error in the policy or the configuration, or a test
 			if errs == nil {
 				return err
 			}
-			report.Errors = checkMessages(errs)
+			report.Errors = gateway.Mistakes(errs)
 			if !format.json {
 				if _, err := fmt.Fprintf(env.Stdout, "%s\n%s\n", errs.Error(), quantity(len(errs), "error")); err != nil {
 					return fmt.Errorf("print errors: %w", err)
@@ -93,7 +76,7 @@ Exit code 0: no error. 1: an error in the policy or the configuration, or a test
 				return answerNo(nil)
 			}
 		}
-		report.OK, report.Warnings = err == nil, checkMessages(warnings)
+		report.OK, report.Warnings = err == nil, gateway.Mistakes(warnings)
 		if format.json {
 			if err := printJSON(env.Stdout, report); err != nil {
 				return err
@@ -111,7 +94,7 @@ Exit code 0: no error. 1: an error in the policy or the configuration, or a test
 
 // check does the work. The error is a firewall.Errors if the text is at fault.
 func (s *policySource) check(env *Env) (report checkReport, warnings firewall.Errors, err error) {
-	report.Files, report.Errors = []string{}, []checkMessage{}
+	report.Files, report.Errors = []string{}, []gateway.Mistake{}
 	set, err := s.ruleset(env)
 	if err != nil {
 		return report, nil, err
