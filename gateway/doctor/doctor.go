@@ -130,7 +130,8 @@ func (e *examination) config(c *gateway.Config, status *gateway.Status) error {
 	}
 	e.files(c)
 	if status == nil {
-		e.memory(c, rules)
+		free, where := available()
+		e.memory(c, rules, free, where)
 	}
 	i, err := dataplane.NewInspector()
 	if err != nil {

@@ -94,7 +94,7 @@ func effective(status string) (caps uint64, ok bool) {
 const slotBytes = 128 + 256
 
 // memory compares what the flow table will take at the start with what is there.
-func (e *examination) memory(c *gateway.Config, rules *gateway.Ruleset) {
+func (e *examination) memory(c *gateway.Config, rules *gateway.Ruleset, free int64, where string) {
 	o := dataplane.Options{FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare}
 	if rules != nil {
 		o.Rules = len(rules.Compiled.Rules)
@@ -105,7 +105,6 @@ func (e *examination) memory(c *gateway.Config, rules *gateway.Ruleset) {
 		return
 	}
 	need := int64(sizes.Groups) * 4 * slotBytes
-	free, where := available()
 	switch {
 	case free == 0:
 	case need > free:
