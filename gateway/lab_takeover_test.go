@@ -90,7 +90,8 @@ func TestLabTakeOverAfterReload(t *testing.T) {
 	}
 	by := map[any]int{}
 	testenv.Eventually(t, 5*time.Second, func() error { // the log is written each second
-		for _, e := range lines(t, c.Events.File) {
+		events, _ := linesSoFar(t, c.Events.File)
+		for _, e := range events {
 			if e["event_type"] == "policy" {
 				by[e["softdpu"].(map[string]any)["by"]]++
 			}
