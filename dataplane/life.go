@@ -180,6 +180,8 @@ func (p *Plane) differs() (string, error) {
 		return "a start before this one did not come to its end", nil
 	case s.Plane == 0:
 		return "its state is lost", nil
+	case s.Layout != layoutVersion:
+		return fmt.Sprintf("its tables have layout %q, and this version's have %q", s.Layout, layoutVersion), nil
 	}
 	ports, err := p.fingerprints()
 	if err != nil {
@@ -323,7 +325,7 @@ func (p *Plane) commit() error {
 		return err
 	}
 	s := l.state
-	s.Plane, s.Next, s.Seed, s.Ports = l.number, 0, p.seed, prints
+	s.Layout, s.Plane, s.Next, s.Seed, s.Ports = layoutVersion, l.number, 0, p.seed, prints
 	if !l.taken {
 		s.Numbers = l.numbers
 	}

@@ -17,6 +17,7 @@ import (
 type state struct {
 	Boot   string `json:"boot"`   // id of the kernel's run
 	Cookie uint64 `json:"cookie"` // of the network namespace: inode numbers are used again
+	Layout string `json:"layout"` // version of the maps' layout
 	Plane  int    `json:"plane"`  // directory of the maps, 0 = none yet
 	Next   int    `json:"next"`   // directory of the maps that links are being moved to, 0 = none
 	Seed   uint64 `json:"seed"`   // of the flow hash
