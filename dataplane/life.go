@@ -452,8 +452,8 @@ func (p *Plane) Leave() error {
 	return p.release()
 }
 
-// Detach takes everything off that gateways have left in the network namespace of the calling thread,
-// and sets the host back as it was before the first of them. It reports whether there was anything, and
+// Detach takes everything off that gateways have left in the network namespace of the calling thread, and
+// a barrier, and sets the host back as it was before the first of them. It reports whether there was anything, and
 // refuses while a gateway runs.
 func Detach() (found bool, err error) {
 	p := &Plane{}
@@ -464,7 +464,11 @@ func Detach() (found bool, err error) {
 	if err := p.openLife(); err != nil {
 		return false, err
 	}
-	found = p.life.inherited || len(p.life.state.Changes) > 0
+	var barred bool
+	if err := p.ns.do(func() (err error) { barred, err = LowerBarrier(); return err }); err != nil {
+		return false, err
+	}
+	found = barred || p.life.inherited || len(p.life.state.Changes) > 0
 	return found, p.giveBack()
 }
 

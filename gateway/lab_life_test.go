@@ -104,7 +104,8 @@ func (p *process) stop(t *testing.T) {
 
 // A gateway is started, killed before and after it attaches, in a reload, in a take-over and in a stop,
 // started again, upgraded to another version and to one with another layout of tables, and stopped, while
-// packets are sent. Forwarding had been turned on, as sysctl.d may, and off again by the early unit. None
+// packets are sent. The kernel would forward all of it: before the first start the
+// early unit keeps it from that. None
 // that is denied arrives at any time; from a kill to the next start none that is allowed is missing; and
 // what was counted stays counted.
 func TestLabLife(t *testing.T) {
@@ -114,8 +115,15 @@ func TestLabLife(t *testing.T) {
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-life"})
 	gw := l.Must(t, testenv.Gateway)
 	c := write(t, strings.Replace(labRouted, "on_stop: open", "on_stop: block", 1), lifePolicy)
+	for _, name := range []string{"ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"} {
+		sysctl(t, gw, name, "1")
+	}
+	if out, err := gw.Command(t.Context(), binary, "block", "-c", c.File).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("block: %v: %s", err, out)
+	}
 	before := settings(t, gw)
 	s := startStream(t, l)
+	s.standsStill(t, "before the first start")
 
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -197,6 +205,8 @@ func TestLabLife(t *testing.T) {
 	p := startProcess(t, gw, binary, c)
 	p.ready(t)
 	p.stop(t)
+	s.standsStill(t, "at the end")
+	s.stop() // from now on the kernel forwards as before
 
 	out, err := gw.Command(t.Context(), binary, "detach").CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("everything is taken off")) {

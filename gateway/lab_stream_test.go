@@ -36,6 +36,8 @@ type stream struct {
 
 	mu      sync.Mutex
 	arrived [2]map[uint32]bool
+
+	stop func() // and judge what the captures have seen
 }
 
 func startStream(t *testing.T, l *testenv.Lab) *stream {
@@ -82,7 +84,7 @@ func startStream(t *testing.T, l *testenv.Lab) *stream {
 		listen(server, netip.AddrPortFrom(to, 7))
 		ones[family] = listen(client, netip.AddrPortFrom([]netip.Addr{client4, client6}[family], 0))
 	}
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		wg.Wait()
 		for _, c := range open {
@@ -90,6 +92,7 @@ func startStream(t *testing.T, l *testenv.Lab) *stream {
 		}
 		s.end(t)
 	})
+	t.Cleanup(s.stop)
 
 	wg.Go(func() {
 		for ctx.Err() == nil {

@@ -172,6 +172,7 @@ func (g *running) start() error {
 	if err := g.attach(); err != nil {
 		return err
 	}
+	g.unblock()
 	g.loads.count(nil)
 	ledger, err := newLedger(g.plane, len(rules.Compiled.Rules))
 	if err != nil {
