@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // life is what a plane that outlives its process knows of the run before it.
@@ -14,11 +15,13 @@ type life struct {
 	state *state
 	held  map[string]*heldLink // what the run before left on devices, by name
 
-	inherited bool   // there was a run before
-	taken     bool   // its maps are used on
-	afresh    string // why they are not, if it was inherited
-	directory string // of maps that this run made, until Attach has succeeded
-	number    int    // of the plane in use
+	inherited  bool        // there was a run before
+	taken      bool        // its maps are used on
+	afresh     string      // why they are not, if it was inherited
+	directory  string      // of maps that this run made, until Attach has succeeded
+	number     int         // of the plane in use
+	conversion *conversion // under way
+	moved      *Moved      // by one
 
 	linked  map[string]bool // links that this run uses
 	records int             // changes in the state when this run began
@@ -69,6 +72,9 @@ func (p *Plane) openLife() error {
 		return err
 	}
 	l.records = len(l.state.Changes)
+	if err := p.decideConversion(); err != nil {
+		return err
+	}
 	if l.held, err = pins.links(); err != nil {
 		return err
 	}
@@ -77,6 +83,10 @@ func (p *Plane) openLife() error {
 }
 
 func (l *life) close() {
+	if l.conversion != nil {
+		l.conversion.close()
+		_ = l.state.converted(l.state.Plane)
+	}
 	if l.directory != "" {
 		// Nothing hangs on these maps: Attach has failed, or was never called.
 		_ = os.RemoveAll(l.directory)
@@ -97,6 +107,25 @@ func (p *Plane) NextEpoch() uint32 {
 		return epoch + 1
 	}
 	return 1
+}
+
+// PickUp returns until when this run or one before it means to pick up TCP without its SYN, by
+// SetPickUp; the zero time if none does.
+func (p *Plane) PickUp() time.Time {
+	if p.life == nil {
+		return time.Time{}
+	}
+	p.life.state.mu.Lock()
+	defer p.life.state.mu.Unlock()
+	return p.life.state.PickUp
+}
+
+// SetPickUp remembers that for the runs after this one. The plane itself does nothing about it.
+func (p *Plane) SetPickUp(until time.Time) error {
+	if p.life == nil || until.Equal(p.PickUp()) {
+		return nil
+	}
+	return p.life.state.setPickUp(until)
 }
 
 // record remembers a change of the host that is about to be made, where the plane outlives its process.
@@ -125,7 +154,12 @@ func (p *Plane) commit() error {
 		return err
 	}
 	s := l.state
-	s.Layout, s.Plane, s.Next, s.Seed, s.Ports = layoutVersion, l.number, 0, p.seed, prints
+	s.Layout, s.Next, s.Seed, s.Ports = layoutVersion, 0, p.seed, prints
+	if l.conversion == nil {
+		s.Plane = l.number
+	} else {
+		s.Convert = l.number
+	}
 	if !l.taken {
 		s.Numbers = l.numbers
 	}
@@ -138,7 +172,9 @@ func (p *Plane) commit() error {
 	if err := s.save(); err != nil {
 		return err
 	}
-	l.directory = ""
+	if l.conversion == nil {
+		l.directory = ""
+	}
 	owners := map[string]bool{"all": true}
 	for _, port := range p.ports {
 		owners[port.Device] = true
@@ -147,10 +183,8 @@ func (p *Plane) commit() error {
 		}
 	}
 	err = p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
-	for _, dir := range l.pins.planes() {
-		if dir != l.pins.plane(l.number) {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
+	if l.conversion == nil {
+		err = errors.Join(err, l.pins.removePlanes(l.number))
 	}
 	for _, file := range l.pins.linkFiles() {
 		if to := l.pins.home("links", filepath.Base(file)); file != to {

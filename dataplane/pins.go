@@ -183,6 +183,17 @@ func stateFile(inode uint64) string { return fmt.Sprintf("%s/netns-%d.json", run
 // planes lists the directories of planes, of all layouts.
 func (p *pins) planes() []string { return p.glob("plane-*") }
 
+// removePlanes takes away the pins of all planes but one.
+func (p *pins) removePlanes(except int) error {
+	var errs []error
+	for _, dir := range p.planes() {
+		if dir != p.plane(except) {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // linkFiles lists the pinned links, of all layouts.
 func (p *pins) linkFiles() []string { return p.glob("links", "*") }
 

@@ -27,6 +27,7 @@ func (p *Plane) takeOver() error {
 		return err
 	}
 	dir := l.pins.plane(l.state.Plane)
+	outgrown := make(map[string]*ebpf.Map)
 	for name, spec := range p.spec.Maps {
 		if perGeneration[name] {
 			continue
@@ -39,6 +40,12 @@ func (p *Plane) takeOver() error {
 		p.maps[name] = m
 		if name == bpf.XDPMapRules && m.MaxEntries() > spec.MaxEntries {
 			spec.MaxEntries, p.sizes.Rules = m.MaxEntries(), m.MaxEntries()
+		}
+		if sizedByFlows[name] && m.MaxEntries() != spec.MaxEntries {
+			outgrown[name] = m
+			delete(p.maps, name)
+			spec = spec.Copy()
+			spec.MaxEntries = m.MaxEntries()
 		}
 		if err := spec.Compatible(m); err != nil {
 			l.afresh = fmt.Sprintf("map %s is of another size or kind", name)
@@ -60,10 +67,16 @@ func (p *Plane) takeOver() error {
 		}
 	}
 	if l.afresh != "" {
+		for _, m := range outgrown {
+			m.Close()
+		}
 		return p.letGo()
 	}
 	l.taken, l.number = true, l.state.Plane
 	p.seed = l.state.Seed
+	if len(outgrown) > 0 {
+		return p.convert(outgrown)
+	}
 	return nil
 }
 
@@ -140,18 +153,34 @@ func (p *Plane) pinPlane() error {
 	if err := os.MkdirAll(l.directory, 0o700); err != nil {
 		return fmt.Errorf("make the directory of pins: %w", err)
 	}
+	// Of clones: a map or program that was pinned before would be moved.
 	for name, m := range p.maps {
-		if err := m.Pin(filepath.Join(l.directory, name)); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
+		if err := pinMap(m, filepath.Join(l.directory, name)); err != nil {
+			return err
 		}
 	}
-	if err := p.credits.Pin(filepath.Join(l.directory, creditsName)); err != nil {
-		return fmt.Errorf("pin map %s: %w", creditsName, err)
+	if err := pinMap(p.credits, filepath.Join(l.directory, creditsName)); err != nil {
+		return err
 	}
 	for name, prog := range p.programs() {
-		if err := (*prog).Pin(filepath.Join(l.directory, name)); err != nil {
+		clone, err := (*prog).Clone()
+		if err == nil {
+			err = errors.Join(clone.Pin(filepath.Join(l.directory, name)), clone.Close())
+		}
+		if err != nil {
 			return fmt.Errorf("pin program %s: %w", name, err)
 		}
+	}
+	return nil
+}
+
+func pinMap(m *ebpf.Map, file string) error {
+	clone, err := m.Clone()
+	if err == nil {
+		err = errors.Join(clone.Pin(file), clone.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("pin map %s: %w", filepath.Base(file), err)
 	}
 	return nil
 }
