@@ -63,6 +63,13 @@ func (p *Plane) Publish(g Generation) error {
 			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		}
 	}
+	conversion := p.converting()
+	if conversion != nil {
+		if err := conversion.copy(); err != nil {
+			next.close()
+			return fmt.Errorf("publish policy %d: carry flows over: %w", g.Epoch, err)
+		}
+	}
 	prev := p.running.Load()
 	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
 		next.close()
@@ -81,6 +88,11 @@ func (p *Plane) Publish(g Generation) error {
 	p.running.Store(next)
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
+	}
+	if conversion != nil {
+		if err := conversion.settle(); err != nil {
+			return fmt.Errorf("publish policy %d: carry flows over: %w", g.Epoch, err)
+		}
 	}
 	return nil
 }

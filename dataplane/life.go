@@ -1,21 +1,12 @@
 package dataplane
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-
-	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
-	"github.com/softdpu/softdpu/bpf"
+	"time"
 )
 
 // life is what a plane that outlives its process knows of the run before it.
@@ -24,11 +15,13 @@ type life struct {
 	state *state
 	held  map[string]*heldLink // what the run before left on devices, by name
 
-	inherited bool   // there was a run before
-	taken     bool   // its maps are used on
-	afresh    string // why they are not, if it was inherited
-	directory string // of maps that this run made, until Attach has succeeded
-	number    int    // of the plane in use
+	inherited  bool        // there was a run before
+	taken      bool        // its maps are used on
+	afresh     string      // why they are not, if it was inherited
+	directory  string      // of maps that this run made, until Attach has succeeded
+	number     int         // of the plane in use
+	conversion *conversion // under way
+	moved      *Moved      // by one
 
 	linked  map[string]bool // links that this run uses
 	records int             // changes in the state when this run began
@@ -79,6 +72,9 @@ func (p *Plane) openLife() error {
 		return err
 	}
 	l.records = len(l.state.Changes)
+	if err := p.decideConversion(); err != nil {
+		return err
+	}
 	if l.held, err = pins.links(); err != nil {
 		return err
 	}
@@ -87,6 +83,10 @@ func (p *Plane) openLife() error {
 }
 
 func (l *life) close() {
+	if l.conversion != nil {
+		l.conversion.close()
+		_ = l.state.converted(l.state.Plane)
+	}
 	if l.directory != "" {
 		// Nothing hangs on these maps: Attach has failed, or was never called.
 		_ = os.RemoveAll(l.directory)
@@ -95,182 +95,6 @@ func (l *life) close() {
 		h.Close()
 	}
 	l.pins.close()
-}
-
-// takeOver opens the maps and programs of the run before, if they mean what this run's would. Why not is
-// in afresh then.
-func (p *Plane) takeOver() error {
-	l := p.life
-	if !l.inherited {
-		return nil
-	}
-	var err error
-	if l.afresh, err = p.differs(); err != nil || l.afresh != "" {
-		return err
-	}
-	dir := l.pins.plane(l.state.Plane)
-	for name, spec := range p.spec.Maps {
-		if perGeneration[name] {
-			continue
-		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
-		if err != nil {
-			l.afresh = fmt.Sprintf("map %s cannot be opened: %v", name, err)
-			break
-		}
-		p.maps[name] = m
-		if name == bpf.XDPMapRules && m.MaxEntries() > spec.MaxEntries {
-			spec.MaxEntries, p.sizes.Rules = m.MaxEntries(), m.MaxEntries()
-		}
-		if err := spec.Compatible(m); err != nil {
-			l.afresh = fmt.Sprintf("map %s is of another size or kind", name)
-			break
-		}
-	}
-	if l.afresh == "" {
-		p.credits, err = ebpf.LoadPinnedMap(filepath.Join(dir, creditsName), nil)
-		if err != nil || creditsSpec(p.sizes.Rules).Compatible(p.credits) != nil {
-			l.afresh = "the counts of flows that have ended cannot be opened"
-		}
-	}
-	for name, prog := range p.programs() {
-		if l.afresh != "" {
-			break
-		}
-		if *prog, err = ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil); err != nil {
-			l.afresh = fmt.Sprintf("program %s cannot be opened: %v", name, err)
-		}
-	}
-	if l.afresh != "" {
-		return p.letGo()
-	}
-	l.taken, l.number = true, l.state.Plane
-	p.seed = l.state.Seed
-	return nil
-}
-
-// letGo closes what takeOver has opened in vain.
-func (p *Plane) letGo() error {
-	var errs []error
-	for _, m := range p.maps {
-		errs = append(errs, m.Close())
-	}
-	clear(p.maps)
-	for _, prog := range p.programs() {
-		errs = append(errs, (*prog).Close())
-		*prog = nil
-	}
-	errs = append(errs, p.credits.Close())
-	p.credits = nil
-	return errors.Join(errs...)
-}
-
-// programs are those that are never replaced, by name.
-func (p *Plane) programs() map[string]**ebpf.Program {
-	return map[string]**ebpf.Program{
-		bpf.XDPProgDispatch: &p.dispatch, bpf.XDPProgGuardDispatch: &p.guardDispatch, bpf.XDPProgMark: &p.mark,
-	}
-}
-
-// differs says what numbers in the maps of the run before would mean something else now.
-func (p *Plane) differs() (string, error) {
-	s := p.life.state
-	switch {
-	case s.Next != 0:
-		return "a start before this one did not come to its end", nil
-	case s.Plane == 0:
-		return "its state is lost", nil
-	}
-	ports, err := p.fingerprints()
-	if err != nil {
-		return "", err
-	}
-	if !slices.Equal(ports, s.Ports) {
-		return "the ports, their devices or their zones are others", nil
-	}
-	if !bytes.Equal(p.options.Numbers, s.Numbers) {
-		return "the policy cannot go on with the numbers of rules, zones and MAC addresses", nil
-	}
-	return "", nil
-}
-
-// fingerprints says of each port what its number in the maps stands for.
-func (p *Plane) fingerprints() ([]string, error) {
-	prints := make([]string, 0, len(p.options.Ports))
-	for _, c := range p.options.Ports {
-		index := 0
-		l, err := p.nl.LinkByName(c.Device)
-		var missing netlink.LinkNotFoundError
-		switch {
-		case err == nil:
-			index = l.Attrs().Index
-		case !errors.As(err, &missing):
-			return nil, fmt.Errorf("look up device %s: %w", c.Device, err)
-		}
-		prints = append(prints, fmt.Sprintf("%s: interface %d zone %d vlans %v peer %q", c.Name, index, c.Zone, c.VLANs, c.Peer))
-	}
-	return prints, nil
-}
-
-// pinPlane pins what this run has made, in a directory of its own.
-func (p *Plane) pinPlane() error {
-	l := p.life
-	l.number = l.pins.next()
-	l.directory = l.pins.plane(l.number)
-	if err := os.MkdirAll(l.directory, 0o700); err != nil {
-		return fmt.Errorf("make the directory of pins: %w", err)
-	}
-	for name, m := range p.maps {
-		if err := m.Pin(filepath.Join(l.directory, name)); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
-		}
-	}
-	if err := p.credits.Pin(filepath.Join(l.directory, creditsName)); err != nil {
-		return fmt.Errorf("pin map %s: %w", creditsName, err)
-	}
-	for name, prog := range p.programs() {
-		if err := (*prog).Pin(filepath.Join(l.directory, name)); err != nil {
-			return fmt.Errorf("pin program %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// resume takes over what else the maps of the run before hold: own addresses, and the generation in
-// force, which Publish replaces.
-func (p *Plane) resume() error {
-	var (
-		key   bpf.XDPLocalKey
-		value uint32
-	)
-	p.locals = make(map[netip.Prefix]bool)
-	it := p.maps[bpf.XDPMapLocals].Iterate()
-	for it.Next(&key, &value) {
-		b := gatewayBytes(&key.Addr)
-		addr := netip.AddrFrom16(b)
-		if key.Family == 4 {
-			addr = netip.AddrFrom4([4]byte(b[:4]))
-		}
-		p.locals[netip.PrefixFrom(addr, int(key.Prefixlen)-32)] = true
-	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read own addresses: %w", err)
-	}
-	g := &loaded{epoch: p.life.state.Epoch}
-	err := p.maps[bpf.XDPMapGenerations].Lookup(uint32(0), &g.xdp)
-	if err == nil {
-		err = p.maps[bpf.XDPMapGuards].Lookup(uint32(0), &g.guard)
-	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		g.close()
-		return nil // it ended before its first policy
-	}
-	if err != nil {
-		g.close()
-		return fmt.Errorf("look up the policy in force: %w", err)
-	}
-	p.running.Store(g)
-	return nil
 }
 
 // NextEpoch is one more than the highest that this run or, where it is a plane that is kept, those
@@ -285,17 +109,24 @@ func (p *Plane) NextEpoch() uint32 {
 	return 1
 }
 
-// TakenOver reports whether the plane goes on with the flows and counters of a run before it. Where there
-// was one and it does not, afresh says why.
-func (p *Plane) TakenOver() (taken bool, afresh string) {
+// PickUp returns until when this run or one before it means to pick up TCP without its SYN, by
+// SetPickUp; the zero time if none does.
+func (p *Plane) PickUp() time.Time {
 	if p.life == nil {
-		return false, ""
+		return time.Time{}
 	}
-	return p.life.taken, p.life.afresh
+	p.life.state.mu.Lock()
+	defer p.life.state.mu.Unlock()
+	return p.life.state.PickUp
 }
 
-// Inherited reports whether a run before this one has left a policy in force here.
-func (p *Plane) Inherited() bool { return p.life != nil && p.life.inherited }
+// SetPickUp remembers that for the runs after this one. The plane itself does nothing about it.
+func (p *Plane) SetPickUp(until time.Time) error {
+	if p.life == nil || until.Equal(p.PickUp()) {
+		return nil
+	}
+	return p.life.state.setPickUp(until)
+}
 
 // record remembers a change of the host that is about to be made, where the plane outlives its process.
 func (p *Plane) record(c change) error {
@@ -323,7 +154,12 @@ func (p *Plane) commit() error {
 		return err
 	}
 	s := l.state
-	s.Plane, s.Next, s.Seed, s.Ports = l.number, 0, p.seed, prints
+	s.Layout, s.Next, s.Seed, s.Ports = layoutVersion, 0, p.seed, prints
+	if l.conversion == nil {
+		s.Plane = l.number
+	} else {
+		s.Convert = l.number
+	}
 	if !l.taken {
 		s.Numbers = l.numbers
 	}
@@ -336,7 +172,9 @@ func (p *Plane) commit() error {
 	if err := s.save(); err != nil {
 		return err
 	}
-	l.directory = ""
+	if l.conversion == nil {
+		l.directory = ""
+	}
 	owners := map[string]bool{"all": true}
 	for _, port := range p.ports {
 		owners[port.Device] = true
@@ -345,10 +183,8 @@ func (p *Plane) commit() error {
 		}
 	}
 	err = p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
-	for _, dir := range l.pins.planes() {
-		if dir != l.pins.plane(l.number) {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
+	if l.conversion == nil {
+		err = errors.Join(err, l.pins.removePlanes(l.number))
 	}
 	for _, file := range l.pins.linkFiles() {
 		if to := l.pins.home("links", filepath.Base(file)); file != to {
@@ -360,121 +196,3 @@ func (p *Plane) commit() error {
 	}
 	return nil
 }
-
-// putBack restores the chosen changes, the latest first, and detaches the chosen links, in the order that
-// never lets the kernel forward unguarded: forwarding, XDP, guards, and then what XDP needed.
-func (p *Plane) putBack(changes func(*change) bool, links func(name string) bool) error {
-	var errs []error
-	s := p.life.state
-	restore := func(first bool) {
-		for i := len(s.Changes) - 1; i >= 0; i-- {
-			c := &s.Changes[i]
-			if !changes(c) || first != (c.Kind == changeSysctl) {
-				continue
-			}
-			if err := p.restore(c); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			s.Changes = slices.Delete(s.Changes, i, i+1)
-		}
-	}
-	restore(true)
-	files := p.life.pins.linkFiles()
-	// xdp-N before guard-N and mark-N
-	slices.SortFunc(files, func(a, b string) int { return strings.Compare(filepath.Base(b), filepath.Base(a)) })
-	for _, file := range files {
-		if links(filepath.Base(file)) {
-			errs = append(errs, detachPinned(file))
-		}
-	}
-	restore(false)
-	return errors.Join(append(errs, s.save())...)
-}
-
-// restore sets one thing back as it was. What went with its device needs nothing.
-func (p *Plane) restore(c *change) error {
-	switch c.Kind {
-	case changeSysctl:
-		return restoreSysctl(c.Name, c.Old)
-	case changeFeatures:
-		at := end{ns: p.ns, device: c.Device}
-		if c.NetNS != nil {
-			ns, err := p.namespaceByID(*c.NetNS)
-			if err != nil {
-				return nil // it has gone, with the device in it
-			}
-			defer ns.close()
-			at.ns = ns
-		}
-		return at.turnOn(c.Features)
-	case changeQdisc:
-		return ignoreMissing(p.nl.QdiscDel(clsact(c.Index)))
-	case changeFilters:
-		var errs []error
-		for _, f := range guardFilters(c.Index, nil, nil) {
-			errs = append(errs, ignoreMissing(p.nl.FilterDel(f)))
-		}
-		return errors.Join(errs...)
-	}
-	l, err := p.nl.LinkByIndex(c.Index)
-	if err != nil {
-		return nil // gone
-	}
-	if c.Kind == changeMTU {
-		err = p.nl.LinkSetMTU(l, c.MTU)
-	} else {
-		err = p.nl.SetPromiscOff(l)
-	}
-	if err = ignoreMissing(err); err != nil {
-		return fmt.Errorf("restore %s of device %s: %w", c.Kind, c.Owner, err)
-	}
-	return nil
-}
-
-// RecordMTU remembers, where the plane outlives its process, that a device's MTU is about to be changed;
-// Close, or Detach after the process, gives it back.
-func (p *Plane) RecordMTU(device string, index, mtu int) error {
-	return p.record(change{Kind: changeMTU, Owner: device, Index: index, MTU: mtu})
-}
-
-// Leave ends the process's part in a plane that was opened with Keep, and leaves everything else: XDP and
-// guards stay with the policy in force, and the host as it was set. The next Open takes over.
-func (p *Plane) Leave() error {
-	if p.life == nil {
-		return errors.New("leave the packet path: it was not opened to be kept")
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.undo = nil
-	return p.release()
-}
-
-// Detach takes everything off that gateways have left in the network namespace of the calling thread,
-// and sets the host back as it was before the first of them. It reports whether there was anything, and
-// refuses while a gateway runs.
-func Detach() (found bool, err error) {
-	p := &Plane{}
-	if err := p.openHost(); err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, p.release()) }()
-	if err := p.openLife(); err != nil {
-		return false, err
-	}
-	found = p.life.inherited || len(p.life.state.Changes) > 0
-	return found, p.giveBack()
-}
-
-// giveBack is Detach for a plane that is open.
-func (p *Plane) giveBack() error {
-	all := func(*change) bool { return true }
-	err := p.ns.do(func() error { return p.putBack(all, func(string) bool { return true }) })
-	if err != nil {
-		return fmt.Errorf("give the host back: %w", err)
-	}
-	p.life.directory = ""
-	return p.life.pins.removeAll()
-}
-
-func isPromiscuous(l netlink.Link) bool { return l.Attrs().RawFlags&unix.IFF_PROMISC != 0 }

@@ -371,7 +371,7 @@ func TestLayoutVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), fmt.Sprintf("#define LAYOUT_VERSION %d\n", layoutVersion)) {
-		t.Errorf("LAYOUT_VERSION of abi.h is not %d", layoutVersion)
+	if !strings.Contains(string(text), fmt.Sprintf("#define LAYOUT_VERSION %s\n", layoutVersion)) {
+		t.Errorf("LAYOUT_VERSION of abi.h is not %s", layoutVersion)
 	}
 }

@@ -28,8 +28,9 @@ const (
 	pinRoot = runDir + "/bpf"
 )
 
-// layoutVersion is LAYOUT_VERSION of abi.h: maps of another one are not taken over.
-const layoutVersion = 1
+// layoutVersion is LAYOUT_VERSION of abi.h: maps of another one are not taken over. A variable for the
+// linker, so that an upgrade to another one can be tried with real binaries.
+var layoutVersion = "1"
 
 // pins is where one network namespace's objects are pinned. It holds the lock on them.
 type pins struct {
@@ -170,7 +171,7 @@ func (p *pins) path(elem ...string) string {
 
 // home is the directory of this layout.
 func (p *pins) home(elem ...string) string {
-	return p.path(append([]string{fmt.Sprintf("v%d-netns-%d", layoutVersion, p.inode)}, elem...)...)
+	return p.path(append([]string{fmt.Sprintf("v%s-netns-%d", layoutVersion, p.inode)}, elem...)...)
 }
 
 func (p *pins) plane(n int) string { return p.home("plane-" + strconv.Itoa(n)) }
@@ -181,6 +182,17 @@ func stateFile(inode uint64) string { return fmt.Sprintf("%s/netns-%d.json", run
 
 // planes lists the directories of planes, of all layouts.
 func (p *pins) planes() []string { return p.glob("plane-*") }
+
+// removePlanes takes away the pins of all planes but one.
+func (p *pins) removePlanes(except int) error {
+	var errs []error
+	for _, dir := range p.planes() {
+		if dir != p.plane(except) {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // linkFiles lists the pinned links, of all layouts.
 func (p *pins) linkFiles() []string { return p.glob("links", "*") }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,13 +18,19 @@ import (
 type state struct {
 	Boot   string `json:"boot"`   // id of the kernel's run
 	Cookie uint64 `json:"cookie"` // of the network namespace: inode numbers are used again
+	Layout string `json:"layout"` // version of the maps' layout
 	Plane  int    `json:"plane"`  // directory of the maps, 0 = none yet
 	Next   int    `json:"next"`   // directory of the maps that links are being moved to, 0 = none
-	Seed   uint64 `json:"seed"`   // of the flow hash
-	Epoch  uint32 `json:"epoch"`  // the highest that was published
+	// Convert is the directory of maps of which those with flows are of another size than Plane's, and
+	// in use as soon as a policy is; 0 = none.
+	Convert int    `json:"convert,omitempty"`
+	Seed    uint64 `json:"seed"`  // of the flow hash
+	Epoch   uint32 `json:"epoch"` // the highest that was published
 	// Ports and Numbers say what numbers in the maps mean. Numbers are as the latest policy gave them.
 	Ports   []string        `json:"ports"`
 	Numbers json.RawMessage `json:"numbers,omitempty"`
+	// PickUp is until when TCP is picked up without its SYN: a grace outlives the run that began it.
+	PickUp time.Time `json:"pick_up,omitzero"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
 	WhyGeneric map[string]string `json:"why_generic,omitempty"`
 	// Changes of the host, in order; what each replaced is what was there before the first run.
@@ -107,6 +114,22 @@ func (s *state) publish(epoch uint32, numbers json.RawMessage) error {
 	if numbers != nil {
 		s.Numbers = numbers
 	}
+	return s.write()
+}
+
+// setPickUp remembers until when TCP is picked up.
+func (s *state) setPickUp(until time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.PickUp = until
+	return s.write()
+}
+
+// converted makes the maps of a directory those that are in use.
+func (s *state) converted(plane int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Plane, s.Convert = plane, 0
 	return s.write()
 }
 

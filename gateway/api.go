@@ -74,6 +74,7 @@ type Status struct {
 	Started time.Time    `json:"started"`
 	Kernel  string       `json:"kernel"`
 	Config  string       `json:"config"`
+	Start   Inheritance  `json:"start"`   // what it has of the run before
 	Program string       `json:"program"` // tag of the running XDP program
 	Policy  PolicyStatus `json:"policy"`
 	Differs []FileStatus `json:"differs"` // files that are not as they were loaded

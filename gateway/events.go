@@ -136,11 +136,15 @@ func (e *eventLog) recall(event *eveEvent) {
 	}
 }
 
-// write adds an event that is about no packet.
+// write adds an event that is about no packet. They are few, and written at once: who looks for the end of
+// a gateway wants to find its start.
 func (e *eventLog) write(event *eveEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.add(event)
+	if e.failing == nil {
+		e.hurry()
+	}
 }
 
 // add puts an event behind those that wait. e.mu is held.
@@ -153,10 +157,15 @@ func (e *eventLog) add(event *eveEvent) {
 	_ = e.encoder.Encode(event)
 	e.waiting++
 	if e.pending.Len() >= eventBatch && e.failing == nil {
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
+		e.hurry()
+	}
+}
+
+// hurry has the writer write now.
+func (e *eventLog) hurry() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
 	}
 }
 

@@ -2,17 +2,14 @@ package gateway
 
 import (
 	"bytes"
-	"context"
-	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -32,12 +29,12 @@ rules:
   - {name: stream, from: {zone: lan}, to: {zone: wan}, service: udp/7, action: allow}
 `
 
-// buildSoftdpu builds the binary that operators run.
-func buildSoftdpu(t *testing.T) string {
+// buildSoftdpu builds the binary that operators run, as a version of its own if flags for the linker say so.
+func buildSoftdpu(t *testing.T, ldflags string) string {
 	t.Helper()
 	testenv.RequireRoot(t)
 	file := filepath.Join(t.TempDir(), "softdpu")
-	if out, err := exec.Command("go", "build", "-o", file, "../cmd/softdpu").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags", ldflags, "-o", file, "../cmd/softdpu").CombinedOutput(); err != nil {
 		t.Fatalf("build softdpu: %v\n%s", err, out)
 	}
 	return file
@@ -105,176 +102,111 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
-// A stream sends numbered packets that are allowed, some on one flow and some on new ones, and beside
-// each one that is denied.
-type stream struct {
-	sent   atomic.Uint32
-	denied atomic.Uint32
-
-	mu      sync.Mutex
-	arrived map[uint32]bool
-}
-
-func startStream(t *testing.T, client, server *testenv.Namespace) *stream {
-	t.Helper()
-	s := &stream{arrived: make(map[uint32]bool)}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	listen := func(ns *testenv.Namespace, address string) net.PacketConn {
-		conn, err := ns.ListenPacket(ctx, "udp4", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.(*net.UDPConn).SetReadBuffer(4 << 20); err != nil {
-			t.Fatal(err)
-		}
-		return conn
-	}
-	allowed, denied, one := listen(server, "10.10.2.2:7"), listen(server, "10.10.2.2:6000"), listen(client, "10.10.1.2:0")
-	t.Cleanup(func() {
-		cancel()
-		for _, c := range []net.PacketConn{allowed, denied, one} {
-			c.Close()
-		}
-		wg.Wait()
-	})
-	wg.Go(func() {
-		b := make([]byte, 64)
-		for {
-			if _, _, err := allowed.ReadFrom(b); err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.arrived[binary.BigEndian.Uint32(b)] = true
-			s.mu.Unlock()
-		}
-	})
-	wg.Go(func() {
-		b := make([]byte, 64)
-		for {
-			if _, _, err := denied.ReadFrom(b); err != nil {
-				return
-			}
-			s.denied.Add(1)
-		}
-	})
-	wg.Go(func() {
-		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(server4, 7))
-		not := net.UDPAddrFromAddrPort(netip.AddrPortFrom(server4, 6000))
-		for ctx.Err() == nil {
-			n := s.sent.Load()
-			var b [4]byte
-			binary.BigEndian.PutUint32(b[:], n)
-			conn, fresh := one, n%4 == 0
-			if fresh {
-				c, err := client.ListenPacket(ctx, "udp4", "10.10.1.2:0")
-				if err != nil {
-					continue
-				}
-				conn = c
-			}
-			_, err := conn.WriteTo(b[:], to)
-			if err == nil {
-				_, err = conn.WriteTo([]byte("denied"), not)
-			}
-			if fresh {
-				conn.Close()
-			}
-			if err == nil || n%4 == 0 {
-				s.sent.Add(1)
-			}
-			time.Sleep(time.Millisecond)
-		}
-	})
-	return s
-}
-
-// missing lists the numbers from first to before last that have not arrived after a while.
-func (s *stream) missing(first, last uint32) (list []uint32) {
-	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		list = nil
-		s.mu.Lock()
-		for n := first; n < last; n++ {
-			if !s.arrived[n] {
-				list = append(list, n)
-			}
-		}
-		s.mu.Unlock()
-		if len(list) == 0 || time.Now().After(end) {
-			return list
-		}
-	}
-}
-
-// count returns how many packets have arrived.
-func (s *stream) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.arrived)
-}
-
-// A gateway is started, killed before and after it attaches, started again and stopped, while packets
-// are sent. None that is denied arrives; from the kill to the next start none that is allowed is missing;
-// and what was counted stays counted.
+// A gateway is started, killed before and after it attaches, in a reload, in a take-over and in a stop,
+// started again, upgraded to another version and to one with another layout of tables, and stopped, while
+// packets are sent. The kernel would forward all of it: before the first start the
+// early unit keeps it from that. None
+// that is denied arrives at any time; from a kill to the next start none that is allowed is missing; and
+// what was counted stays counted.
 func TestLabLife(t *testing.T) {
-	binary := buildSoftdpu(t)
+	binary := buildSoftdpu(t, "")
+	upgraded := buildSoftdpu(t, "-X main.buildVersion=upgraded")
+	other := buildSoftdpu(t, "-X github.com/softdpu/softdpu/dataplane.layoutVersion=1000")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-life"})
-	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
+	gw := l.Must(t, testenv.Gateway)
 	c := write(t, strings.Replace(labRouted, "on_stop: open", "on_stop: block", 1), lifePolicy)
+	for _, name := range []string{"ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"} {
+		sysctl(t, gw, name, "1")
+	}
+	if out, err := gw.Command(t.Context(), binary, "block", "-c", c.File).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("block: %v: %s", err, out)
+	}
 	before := settings(t, gw)
-	s := startStream(t, client, server)
+	s := startStream(t, l)
+	s.standsStill(t, "before the first start")
+
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	within := func(limit time.Duration) { time.Sleep(time.Duration(random.Int64N(int64(limit)))) }
+	starting := time.Second // that a start takes
 
 	var counted uint64
-	for i := range sized(5, 20) {
+	for i := range sized(3, 20) {
+		begun := time.Now()
 		p := startProcess(t, gw, binary, c)
 		p.ready(t)
-		first := s.sent.Load()
-		testenv.Eventually(t, 5*time.Second, func() error {
-			if s.sent.Load() < first+100 {
-				return fmt.Errorf("nothing is sent")
+		starting = time.Since(begun)
+		first := s.sent.Load() + 2
+		s.more(t, 50)
+		if i%3 == 1 { // in a reload
+			if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+				t.Fatal(err)
 			}
-			return nil
-		})
+			within(50 * time.Millisecond)
+		}
 		p.kill()
 		killed := s.sent.Load()
-
-		early := startProcess(t, gw, binary, c)
-		time.Sleep(time.Duration(i) * 50 * time.Millisecond)
-		early.kill()
-		time.Sleep(100 * time.Millisecond)
-
-		p = startProcess(t, gw, binary, c)
-		p.ready(t)
-		time.Sleep(100 * time.Millisecond)
-		last := s.sent.Load()
-		if missing := s.missing(first+2, last); len(missing) > 0 {
-			t.Errorf("round %d: of %d..%d, killed at %d, these are missing: %v", i, first, last, killed, missing)
+		for range 2 { // before it attaches, or in taking over
+			early := startProcess(t, gw, binary, c)
+			within(starting)
+			early.kill()
 		}
-		if !strings.Contains(p.log.String(), "the run before is taken over") {
+		complete := func(what string) {
+			t.Helper()
+			last := s.sent.Load()
+			if missing := s.missing(first, last); len(missing) > 0 {
+				t.Errorf("round %d, %s: of %d..%d, killed at %d, these are missing: %v", i, what, first, last, killed, missing)
+			}
+		}
+
+		p = startProcess(t, gw, upgraded, c)
+		p.ready(t)
+		s.more(t, 50)
+		complete("upgraded")
+		if !strings.Contains(p.log.String(), "the run before is taken over") || !strings.Contains(p.log.String(), "version=upgraded") {
 			t.Errorf("round %d: not taken over:\n%s", i, p.log)
 		}
 		arrived := s.count()
-		if n := p.streamed(t); n < uint64(arrived) || n < counted {
-			t.Errorf("round %d: rule stream counted %d packets of %d, and %d a round ago", i, n, arrived, counted)
-		} else {
-			counted = n
+		if n := p.streamed(t); n < uint64(arrived) && i == 0 || n < counted {
+			t.Errorf("round %d: rule stream counted %d packets of %d, and %d before", i, n, arrived, counted)
 		}
 		flows, err := p.Flows(t.Context(), "dport 7", 0)
-		if err != nil || len(flows) < int(last-first)/4 {
+		if err != nil || len(flows) < int(s.sent.Load()-first)/4 {
 			t.Errorf("round %d: %d flows, %v", i, len(flows), err)
 		}
 
-		p.stop(t)
-		time.Sleep(20 * time.Millisecond)
-		arrived = s.count()
-		time.Sleep(100 * time.Millisecond)
-		if now := s.count(); now != arrived {
-			t.Errorf("round %d: %d packets were forwarded after the stop", i, now-arrived)
+		p.kill()
+		early := startProcess(t, gw, other, c)
+		within(starting)
+		early.kill()
+		p = startProcess(t, gw, other, c)
+		p.ready(t)
+		s.more(t, 50)
+		complete("with another layout")
+		if !strings.Contains(early.log.String()+p.log.String(), "layout") {
+			t.Errorf("round %d: does not say that the layout is another one:\n%s\n%s", i, early.log, p.log)
 		}
+
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if i%3 == 2 { // in the stop
+			within(30 * time.Millisecond)
+			p.kill()
+			continue
+		}
+		<-p.done
+		if p.err != nil {
+			t.Errorf("round %d: stop: %v\n%s", i, p.err, p.log)
+		}
+		s.standsStill(t, fmt.Sprintf("round %d, stopped", i))
 	}
-	if n := s.denied.Load(); n > 0 {
-		t.Errorf("%d denied packets arrived", n)
-	}
+	p := startProcess(t, gw, binary, c)
+	p.ready(t)
+	p.stop(t)
+	s.standsStill(t, "at the end")
+	s.stop() // from now on the kernel forwards as before
 
 	out, err := gw.Command(t.Context(), binary, "detach").CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("everything is taken off")) {
@@ -311,9 +243,9 @@ func asBefore(t *testing.T, gw *testenv.Namespace, before string) {
 // otherwise begins afresh; neither loses a packet. A policy that no longer allows what the flows carry
 // cuts them.
 func TestLabLifeChanges(t *testing.T) {
-	binary := buildSoftdpu(t)
+	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifec"})
-	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
+	gw := l.Must(t, testenv.Gateway)
 	keep := strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1)
 	c := write(t, keep, lifePolicy)
 	rewrite := func(file, text string) {
@@ -322,7 +254,7 @@ func TestLabLifeChanges(t *testing.T) {
 		}
 	}
 	before := settings(t, gw)
-	s := startStream(t, client, server)
+	s := startStream(t, l)
 
 	p := startProcess(t, gw, binary, c)
 	p.ready(t)
@@ -344,8 +276,8 @@ func TestLabLifeChanges(t *testing.T) {
 		name, config, policy, says string
 	}{
 		{"a rule more", keep, lifePolicy + "  - {name: more, from: {zone: lan}, to: {zone: wan}, service: udp/8, action: allow}\n", "is taken over"},
-		{"fewer flows", keep + "flows: {max: 1000}\n", lifePolicy, "rules=2"},
-		{"many flows", keep + "flows: {max: 1000000}\n", lifePolicy, "of another size"},
+		{"fewer flows", keep + "flows: {max: 10000}\n", lifePolicy, "tables of another size now"},
+		{"many flows", keep + "flows: {max: 1000000}\n", lifePolicy, "tables of another size now"},
 		{"rules in another order", keep + "flows: {max: 1000000}\n", strings.Replace(lifePolicy, "rules:\n", "rules:\n  - {name: first, from: any, to: any, service: tcp/9, action: deny}\n", 1), "is taken over"},
 		{"zones of other names", keep + "flows: {max: 1000000}\n", strings.NewReplacer("lan: {ports", "inside: {ports", "zone: lan", "zone: inside").Replace(lifePolicy), "is taken over"},
 	} {
@@ -386,18 +318,10 @@ func TestLabLifeChanges(t *testing.T) {
 	if !strings.Contains(p.log.String(), "is taken over") {
 		t.Errorf("not taken over:\n%s", p.log)
 	}
-	time.Sleep(20 * time.Millisecond)
-	arrived := s.count()
-	time.Sleep(100 * time.Millisecond)
-	if now := s.count(); now != arrived {
-		t.Errorf("%d packets of a revoked rule arrived", now-arrived)
-	}
+	s.standsStill(t, "revoked")
 	flows, err := p.Flows(t.Context(), "dport 7", 0)
 	if err != nil || len(flows) == 0 {
 		t.Errorf("%d flows, %v", len(flows), err)
-	}
-	if n := s.denied.Load(); n > 0 {
-		t.Errorf("%d denied packets arrived", n)
 	}
 	p.stop(t) // on_stop: open
 	asBefore(t, gw, before)
@@ -408,14 +332,14 @@ func TestLabLifeChanges(t *testing.T) {
 func TestLabLifeGrace(t *testing.T) {
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifeg"})
 	client, server := l.Must(t, "client"), l.Must(t, "server")
-	config := func(flows int, grace string) string {
-		return strings.Replace(labRouted, "on_stop: open", fmt.Sprintf("on_stop: keep\nupgrade_grace: %s\nflows: {max: %d}", grace, flows), 1)
+	config := func(grace string) string {
+		return strings.Replace(labRouted, "on_stop: open", "on_stop: keep\nupgrade_grace: "+grace, 1)
 	}
 	policy := lifePolicy + "  - {name: talk, from: {zone: lan}, to: {zone: wan}, service: tcp/7, action: allow}\n"
 	echo := must(server.ServeEcho(t.Context(), netip.AddrPortFrom(server4, 7)))
 	defer echo.Close()
 
-	g := runIn(t, l, write(t, config(1000, "none"), policy))
+	g := runIn(t, l, write(t, config("none"), policy))
 	var conns [3]net.Conn
 	for i := range conns {
 		conns[i] = must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
@@ -439,7 +363,11 @@ func TestLabLifeGrace(t *testing.T) {
 	}
 	g.stop()
 
-	g = runIn(t, l, write(t, config(100_000, "4s"), policy))
+	// A port of another name: numbers in the tables would mean something else.
+	g = runIn(t, l, write(t, strings.Replace(config("4s"), "{lan: {", "{inner: {", 1), strings.Replace(policy, "ports: [lan]", "ports: [inner]", 1)))
+	if start := must(g.Status(t.Context())).Start; start.How != startAfresh || !strings.Contains(start.Why, "ports") || start.PickUpUntil == nil {
+		t.Errorf("began with %+v", start)
+	}
 	if err := talk(conns[0], 5*time.Second); err != nil {
 		t.Errorf("within the grace: %v\n%s", err, g.log)
 	}
@@ -454,6 +382,9 @@ func TestLabLifeGrace(t *testing.T) {
 		}
 		return nil
 	})
+	if start := must(g.Status(t.Context())).Start; start.PickUpUntil != nil {
+		t.Errorf("after the grace: %+v", start)
+	}
 	if err := talk(conns[0], 5*time.Second); err != nil {
 		t.Errorf("picked up, and after the grace: %v", err)
 	}

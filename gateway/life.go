@@ -36,7 +36,7 @@ func prepareFirst(c *Config, now time.Time, route func(r *Ruleset, in string, ds
 	return r, nil, err
 }
 
-// openPlane opens the packet path so that it outlives the process, and says what became of the run
+// openPlane opens the packet path so that it outlives the process, and finds out what there is of the run
 // before.
 func (g *running) openPlane() (err error) {
 	c, rules := g.config, g.rules.Load()
@@ -48,14 +48,7 @@ func (g *running) openPlane() (err error) {
 	if err != nil {
 		return err
 	}
-	taken, why := g.plane.TakenOver()
-	switch {
-	case taken:
-		g.options.Log.Info("the run before is taken over", "flows", "kept", "counters", "kept")
-	case g.plane.Inherited():
-		g.options.Log.Warn("the run before is replaced: flows and counters start afresh", "why", why)
-	}
-	return nil
+	return g.inherit()
 }
 
 // attach puts the policy in force on the ports. Over a run that is taken over the policy comes last, so
@@ -65,7 +58,6 @@ func (g *running) attach() (err error) {
 	taken, _ := g.plane.TakenOver()
 	rules, epoch := g.rules.Load(), g.plane.NextEpoch()
 	if !taken {
-		g.grace = g.plane.Inherited() && g.config.UpgradeGrace > 0
 		if err := g.publish(rules, epoch); err != nil {
 			return err
 		}
@@ -107,7 +99,8 @@ func (g *running) endGrace() error {
 		return fmt.Errorf("end the upgrade grace: %w", err)
 	}
 	g.options.Log.Info("the upgrade grace is over")
-	return nil
+	g.events.gateway("upgrade-grace-end", g.options.Version)
+	return g.graceIsOver()
 }
 
 // midstreamEntries are the policy's rules, but those that allow pick up TCP without its SYN.

@@ -63,8 +63,7 @@ func (g *running) attend(ctx context.Context) {
 	failing := false
 	var graceOver <-chan time.Time
 	if g.grace {
-		g.options.Log.Info("TCP connections that are under way are picked up", "upgrade_grace", g.config.UpgradeGrace)
-		graceOver = time.After(g.config.UpgradeGrace)
+		graceOver = time.After(time.Until(*g.inheritance.Load().PickUpUntil))
 	}
 	for {
 		select {

@@ -25,14 +25,15 @@ const (
 // A reporter answers what people ask of a running gateway. It is safe for concurrent use while the
 // plane is open.
 type reporter struct {
-	config  *Config
-	rules   *inForce
-	plane   *dataplane.Plane
-	ledger  *ledger
-	ageing  *ageing
-	events  *eventLog
-	version string
-	started time.Time
+	config      *Config
+	rules       *inForce
+	plane       *dataplane.Plane
+	ledger      *ledger
+	ageing      *ageing
+	events      *eventLog
+	version     string
+	started     time.Time
+	inheritance *atomic.Pointer[Inheritance]
 }
 
 // flows calls fn for every flow that the filter matches, nil for all, until it returns an error, which
@@ -196,7 +197,7 @@ func (r *reporter) status() (*Status, error) {
 	rules := r.rules.Load()
 	c := rules.Compiled
 	s := &Status{
-		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File,
+		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File, Start: *r.inheritance.Load(),
 		Policy: PolicyStatus{
 			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
 			Zones: rules.zoneNames(), Tests: len(c.Tests),

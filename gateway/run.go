@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -142,6 +143,8 @@ type running struct {
 	started bool // as a whole
 	grace   bool // TCP is picked up without its SYN
 
+	inheritance atomic.Pointer[Inheritance]
+
 	reloads chan chan<- reloadAnswer // to attend
 	ending  chan struct{}            // closed: attend has returned
 
@@ -172,6 +175,7 @@ func (g *running) start() error {
 	if err := g.attach(); err != nil {
 		return err
 	}
+	g.unblock()
 	g.loads.count(nil)
 	ledger, err := newLedger(g.plane, len(rules.Compiled.Rules))
 	if err != nil {
@@ -191,6 +195,7 @@ func (g *running) start() error {
 		by = "take-over"
 	}
 	g.events.policyChange(rules, epoch, by)
+	g.tell()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
@@ -201,7 +206,7 @@ func (g *running) start() error {
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	r := &reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
-		version: g.options.Version, started: time.Now(),
+		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance,
 	}
 	g.server = newServer(r, g.askReload, log)
 	g.wg.Go(func() {

@@ -69,16 +69,21 @@ func TestUnitsAreValid(t *testing.T) {
 	}
 }
 
-// The early unit runs before any network does, and never because somebody asks for it.
+// The early unit runs before any network does, and not before what would undo its work.
 func TestEarlyUnitComesEarly(t *testing.T) {
 	unit := read(t, "../../deploy/systemd/softdpu-early.service")
-	for _, want := range []string{"DefaultDependencies=no", "RefuseManualStart=yes", "WantedBy=sysinit.target", "Wants=network-pre.target"} {
+	for _, want := range []string{"DefaultDependencies=no", "WantedBy=sysinit.target", "Wants=network-pre.target"} {
 		if !slices.Contains(strings.Split(unit, "\n"), want) {
 			t.Errorf("it lacks %s", want)
 		}
 	}
-	if !slices.Contains(directive(unit, "Before"), "network-pre.target") || !slices.Contains(directive(unit, "After"), "systemd-sysctl.service") {
-		t.Error("it does not stand between sysctl and network")
+	after := directive(unit, "After")
+	if !slices.Contains(directive(unit, "Before"), "network-pre.target") || !slices.Contains(after, "systemd-sysctl.service") || !slices.Contains(after, "nftables.service") {
+		t.Error("it does not stand between sysctl, nftables and the network")
+	}
+	cmd, args, err := newRootCommand(&Env{}).Find(directive(unit, "ExecStart")[1:])
+	if err != nil || cmd.Name() != "block" || cmd.ParseFlags(args) != nil || cmd.Flag("config").Value.String() != defaultConfig {
+		t.Errorf("it runs %s %v: %v", cmd.Name(), args, err)
 	}
 }
 

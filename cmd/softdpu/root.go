@@ -34,6 +34,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 	root.AddCommand(
 		newBenchCommand(env),
 		newExplainCommand(env),
+		newBlockCommand(env),
 		newDetachCommand(env),
 		newDoctorCommand(env),
 		newDropsCommand(env),

@@ -55,6 +55,9 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	ago := func(at time.Time) string { return interval(max(0, now.Sub(at).Seconds())) }
 
 	p.say("softdpu", "%s, process %d, runs for %s on Linux %s", s.Version, s.PID, ago(s.Started), s.Kernel)
+	for _, line := range startText(&s.Start, now) {
+		p.say("", "%s", line)
+	}
 	p.say("Program", "tag %s", s.Program)
 	p.say("Configuration", "%s", s.Config)
 	p.say("Policy", "%s", s.Policy.Path)
@@ -104,6 +107,22 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 		return fmt.Errorf("print status: %w", err)
 	}
 	return nil
+}
+
+// startText says what a gateway has of the run before it.
+func startText(i *gateway.Inheritance, now time.Time) (lines []string) {
+	switch i.How {
+	case "take-over":
+		lines = append(lines, "took over flows and counters of the run before")
+	case "conversion":
+		lines = append(lines, fmt.Sprintf("took over the run before; %s moved into tables of another size, %d left behind", quantity(i.Carried, "flow"), i.Left))
+	case "afresh":
+		lines = append(lines, "began afresh over the run before: "+i.Why)
+	}
+	if until := i.PickUpUntil; until != nil {
+		lines = append(lines, "picks up TCP that is under way for another "+interval(max(0, until.Sub(now).Seconds())))
+	}
+	return lines
 }
 
 // statusNotes collects what runs below its best, that of ports with their names.
