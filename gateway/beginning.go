@@ -86,8 +86,9 @@ func (g *running) noteStart(epoch uint32, q *change) {
 	b, h := g.first, g.history
 	g.first = nil
 	defer g.arm()
+	defer h.show()
 	if b.restored != 0 && b.by == "" { // what was in force goes on
-		q.entry = h.current()
+		q.entry = b.restored
 		return
 	}
 	rec := q.record(b.candidate, b.rules, epoch)

@@ -184,6 +184,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		warnings = append(warnings, firewall.Error{
 			Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", noted), Hint: "a restart goes by what was written last, else by the files"})
 	}
+	g.history.show()
 	g.fallback = fallback
 	g.arm()
 	epoch, _ = g.plane.Epoch()

@@ -46,10 +46,11 @@ type history struct {
 	uptime func() time.Duration // since the machine has started, on a clock that nobody sets
 
 	mu      sync.Mutex
-	index   historyIndex
-	trouble error // why it could not be written the last time
-	lost    error // why that of the runs before could not be read: it began anew
-	aside   bool  // the file that could not be read is put aside before another is written
+	index   historyIndex // as the next start shall find it
+	shown   historyIndex // as people see it: what is noted before it is in force is not in it yet
+	trouble error        // why it could not be written the last time
+	lost    error        // why that of the runs before could not be read: it began anew
+	aside   bool         // the file that could not be read is put aside before another is written
 }
 
 // historyIndex is the file that tells all: it is replaced as a whole.
@@ -150,6 +151,13 @@ func (x *historyIndex) find(entry int) *record {
 // same reports whether two records are of one policy.
 func (r *record) same(o *record) bool { return r.Hash == o.Hash && r.Keys == o.Keys }
 
+// show lets people see what has been noted, once it is so.
+func (h *history) show() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.shown = h.index
+}
+
 // clone copies what an update changes.
 func (x *historyIndex) clone() historyIndex {
 	out := *x
@@ -161,10 +169,10 @@ func (x *historyIndex) clone() historyIndex {
 func (h *history) list() []HistoryEntry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := make([]HistoryEntry, 0, len(h.index.Entries))
-	for _, r := range slices.Backward(h.index.Entries) {
+	out := make([]HistoryEntry, 0, len(h.shown.Entries))
+	for _, r := range slices.Backward(h.shown.Entries) {
 		e := r.HistoryEntry
-		e.Current, e.Kept = e.Entry == h.index.Current, len(r.Sources) > 0
+		e.Current, e.Kept = e.Entry == h.shown.Current, len(r.Sources) > 0
 		out = append(out, e)
 	}
 	return out
@@ -174,7 +182,7 @@ func (h *history) list() []HistoryEntry {
 func (h *history) status(s *PolicyStatus) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	x := &h.index
+	x := &h.shown
 	s.Entry = x.Current
 	if err := h.fault(); err != nil {
 		s.HistoryError = err.Error()
@@ -339,6 +347,7 @@ func (h *history) refuse(q *change, k *candidate, at time.Time, err error) {
 		x.Entries = append(x.Entries, r)
 	})
 	q.entry = r.Entry
+	h.show()
 }
 
 // mistakesOf are the errors of a text, or the one that says why it was not put in force.
@@ -356,12 +365,14 @@ func mistakesOf(err error) []Mistake {
 
 // confirm ends the waiting of a change. After an error it goes on.
 func (h *history) confirm() error {
-	return h.update(true, func(x *historyIndex) {
+	err := h.update(true, func(x *historyIndex) {
 		if r := x.find(x.Pending.Entry); r != nil {
 			r.Confirm = confirmConfirmed
 		}
 		x.Pending = nil
 	})
+	h.show()
+	return err
 }
 
 // target chooses what to roll back to: an entry by its number, or with 0 the one before that in force. The

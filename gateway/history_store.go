@@ -50,6 +50,7 @@ func openHistory(c *Config, log *slog.Logger) *history {
 	default:
 		h.index = *index
 	}
+	h.show()
 	return h
 }
 
@@ -141,18 +142,26 @@ func (h *history) ready() error {
 // blob is where the content with a hash lies.
 func (h *history) blob(sum string) string { return filepath.Join(h.dir, "files", sum) }
 
-// store writes the files that are not there yet. Those whose texts are gone must be.
+// store writes the files that are not there yet, or not as they should be. Those whose texts are gone
+// must be there.
 func (h *history) store(files []sourceFile) error {
 	if err := h.ready(); err != nil {
 		return err
 	}
 	written := false
 	for _, f := range files {
-		if info, err := os.Lstat(h.blob(f.Sum)); err == nil && info.Mode().IsRegular() && info.Size() == f.Size {
+		info, err := os.Lstat(h.blob(f.Sum))
+		there := err == nil && info.Mode().IsRegular() && info.Size() == f.Size
+		if f.text == nil && f.Size > 0 {
+			if !there {
+				return fmt.Errorf("the history has lost %s", f.Path)
+			}
 			continue
 		}
-		if f.text == nil && f.Size > 0 {
-			return fmt.Errorf("the history has lost %s", f.Path)
+		if there {
+			if text, err := os.ReadFile(h.blob(f.Sum)); err == nil && bytes.Equal(text, f.text) {
+				continue
+			}
 		}
 		if err := replaceFile(h.blob(f.Sum), f.text); err != nil {
 			return fmt.Errorf("keep %s: %w", f.Path, err)

@@ -93,7 +93,7 @@ func (d *differ) entry(n int) (*candidate, error) {
 func (h *history) current() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.index.Current
+	return h.shown.Current
 }
 
 // unkept says why the files of an entry are not there, "" if they are.
