@@ -95,6 +95,11 @@ type PolicyStatus struct {
 	Zones      []string   `json:"zones"`
 	Tests      int        `json:"tests"` // all passed
 	NextExpiry *time.Time `json:"next_expiry"`
+
+	Entry        int                `json:"entry"`         // of the history, 0 if it is not in it
+	Unconfirmed  *UnconfirmedStatus `json:"unconfirmed"`   // it comes back by itself
+	RolledBack   *RolledBackStatus  `json:"rolled_back"`   // it is not that of the files
+	HistoryError string             `json:"history_error"` // why the history cannot be relied on, "" if it can
 }
 
 // PortStatus is a port as it runs.

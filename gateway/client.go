@@ -82,12 +82,6 @@ func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
 	return rules, c.get(ctx, "rules", nil, &rules)
 }
 
-// Reload has the daemon read its configuration and policy again and put them in force. The error is a
-// firewall.Errors if the daemon refused what is written; then all is as it was.
-func (c *Client) Reload(ctx context.Context) (done *Reloaded, err error) {
-	return done, c.ask(ctx, http.MethodPost, "reload", nil, &done)
-}
-
 // KillFlows ends the flows that a filter expression matches, or with "" all, and returns their number.
 // It is for root.
 func (c *Client) KillFlows(ctx context.Context, filter string) (int, error) {
@@ -126,6 +120,9 @@ func (c *Client) ask(ctx context.Context, method, what string, query url.Values,
 				errs[i] = fault.Errors[i].FirewallError()
 			}
 			return errs
+		}
+		if resp.StatusCode == http.StatusConflict {
+			return &Conflict{fault.Error, fault.Hint}
 		}
 		if fault.Column > 0 {
 			return &FilterError{Text: query.Get("filter"), Column: fault.Column, Msg: fault.Error, Hint: fault.Hint}

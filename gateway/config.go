@@ -16,6 +16,7 @@ import (
 type Config struct {
 	File       string
 	Sum        [sha256.Size]byte // SHA-256 of the file as LoadConfig has read it
+	Text       []byte            // of the file, likewise
 	Ports      []Port            // in name order
 	Inline     [][2]string       // pairs of port names that are joined as a bump in the wire
 	Policy     string            // file or directory
@@ -29,6 +30,7 @@ type Config struct {
 	Metrics      Metrics
 	Control      Control
 	Events       Events
+	State        string   // directory of what outlives a restart of the machine
 	Ethertypes   []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
 	Warnings     firewall.Errors
 }
@@ -112,7 +114,7 @@ func LoadConfig(path string) (*Config, error) {
 	}
 	c, err := ParseConfig(path, text)
 	if err == nil {
-		c.Sum = sha256.Sum256(text)
+		c.Sum, c.Text = sha256.Sum256(text), text
 	}
 	return c, err
 }
@@ -136,6 +138,7 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		Metrics: Metrics{Listen: "127.0.0.1:9469"},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
 		Events:  defaultEvents(),
+		State:   "/var/lib/softdpu",
 	}
 	if len(docs) > 0 {
 		r.config(c, docs[0])
@@ -218,6 +221,9 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 	}
 	if v := f["events"]; v != nil {
 		r.events(&c.Events, v)
+	}
+	if v := f["state"]; v != nil {
+		c.State = r.path(v, "state")
 	}
 	if v := f["ethertypes"]; v != nil {
 		r.ethertypes(c, v)

@@ -46,6 +46,7 @@ control: {socket: run/softdpu.sock, group: wheel}
 events: {file: eve.json, rate: 10, max_size: 1GiB, keep: 2, drops: [not-syn, spoofed]}
 ethertypes: [lldp, 0x8809, 0x88cc]
 upgrade_grace: 2m
+state: /srv/state
 `
 
 func TestExampleConfig(t *testing.T) {

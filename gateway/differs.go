@@ -71,9 +71,13 @@ func compare(file string, sum [sha256.Size]byte) string {
 
 // hash is that of the policy as it was read: of all files in name order, those of sets too.
 func (r *Ruleset) hash() string {
+	return hashOf(r.Sums)
+}
+
+func hashOf(sums map[string][sha256.Size]byte) string {
 	h := sha256.New()
-	for _, file := range slices.Sorted(maps.Keys(r.Sums)) {
-		sum := r.Sums[file]
+	for _, file := range slices.Sorted(maps.Keys(sums)) {
+		sum := sums[file]
 		h.Write(sum[:])
 	}
 	return hex.EncodeToString(h.Sum(nil))

@@ -198,7 +198,7 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 
 	defaults := map[string]string{
 		"max": fmt.Sprint(least.Flows.Max), "half_open_share": fmt.Sprint(least.Flows.HalfOpenShare),
-		"socket": least.Control.Socket, "group": least.Control.Group,
+		"state": least.State, "socket": least.Control.Socket, "group": least.Control.Group,
 		"file": least.Events.File, "rate": fmt.Sprint(least.Events.Rate),
 		"max_size": fmt.Sprintf("%dMiB", least.Events.MaxSize>>20), "keep": fmt.Sprint(least.Events.Keep), "drops": fmt.Sprint(least.Events.Drops != 0),
 		"on_stop": string(least.OnStop), "override_management": fmt.Sprint(least.Management.Override),
@@ -269,6 +269,8 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Rule", []any{RuleStatus{}}},
 		{"### Status", []any{Status{}}},
 		{"### Reload", []any{Reloaded{}}},
+		{"### History", []any{HistoryEntry{}}},
+		{"### Comparison", []any{PolicyDiff{}}},
 		{"## Events", []any{eveEvent{}}},
 	} {
 		var want []string
@@ -282,10 +284,24 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		sameNames(t, "field below "+row.heading, firstCells(tableRows(section(t, page, row.heading), "field")), want)
 	}
 	status := code(section(t, page, "### Status"))
-	for _, v := range []any{PolicyStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
+	for _, v := range []any{PolicyStatus{}, UnconfirmedStatus{}, RolledBackStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
 		for _, name := range jsonFields(reflect.TypeOf(v), false) {
 			if !slices.Contains(status, name) {
 				t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)
+			}
+		}
+	}
+	for heading, of := range map[string][]any{
+		"### History":    {firewall.Changes{}, firewall.Change{}},
+		"### Comparison": {DiffSide{}, firewall.Difference{}, firewall.FieldDiff{}},
+		"## Control API": {Confirmed{}},
+	} {
+		named := code(section(t, page, heading))
+		for _, v := range of {
+			for _, name := range jsonFields(reflect.TypeOf(v), false) {
+				if !slices.Contains(named, name) {
+					t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)
+				}
 			}
 		}
 	}
@@ -305,6 +321,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	for _, reason := range []string{
 		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled,
 		eveFlowType, eveDropType, eveAuditType, evePolicyType, eveGatewayType,
+		byStart, byTakeOver, bySignal, bySocket, byExpiry, byRollback, byNotConfirmed,
 	} {
 		if !slices.Contains(code(events), reason) {
 			t.Errorf("docs/GATEWAY.md does not speak of %q in events", reason)

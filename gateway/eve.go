@@ -76,7 +76,14 @@ type eveRule struct {
 	To      string `json:"to,omitempty"`
 	Reason  string `json:"reason,omitempty"`  // of a deny or drop: the drop reason
 	Action  string `json:"action,omitempty"`  // of an audit: what the rule would have done
-	By      string `json:"by,omitempty"`      // of a change: who made it
+	By      string `json:"by,omitempty"`      // of a change: what brought it about
+	User    string `json:"user,omitempty"`    // who asked for it
+	Login   string `json:"login,omitempty"`   // as whom that user has logged in
+	Comment string `json:"comment,omitempty"` // of that user
+	Entry   int    `json:"entry,omitempty"`   // of the history
+	Confirm string `json:"confirm,omitempty"` // within which it has to be
+	Error   string `json:"error,omitempty"`   // of a change that was refused: the first mistake,
+	Errors  int    `json:"errors,omitempty"`  // and how many there are
 	Version string `json:"version,omitempty"` // of a gateway that starts or stops
 }
 

@@ -311,6 +311,7 @@ override_management: %v
 on_stop: open
 control: {socket: softdpu.sock, group: softdpu-nobody}
 events: {file: eve.json}
+state: state
 `, override)
 	}
 	for name, override := range map[string]bool{"kept": false, "overridden": true} {

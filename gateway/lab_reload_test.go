@@ -29,6 +29,7 @@ import (
 // A reloadRig is a gateway with an echo server behind it, whose policy the test rewrites.
 type reloadRig struct {
 	*testGateway
+	lab    *testenv.Lab
 	client *testenv.Namespace
 	echo   map[uint16]*testenv.Echo // by port
 	signal chan os.Signal
@@ -38,7 +39,7 @@ type reloadRig struct {
 func newReloadRig(t *testing.T, prefix, policy string, ports ...uint16) *reloadRig {
 	t.Helper()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: prefix})
-	r := &reloadRig{client: l.Must(t, "client"), echo: map[uint16]*testenv.Echo{}, signal: make(chan os.Signal, 1)}
+	r := &reloadRig{lab: l, client: l.Must(t, "client"), echo: map[uint16]*testenv.Echo{}, signal: make(chan os.Signal, 1)}
 	r.testGateway = runWith(t, l, write(t, labRouted, policy), Options{
 		Reload: r.signal, now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})

@@ -46,6 +46,7 @@ management: none
 on_stop: open
 control: {socket: softdpu.sock, group: softdpu-nobody}
 events: {file: eve.json}
+state: state
 `
 
 const labInline = labRouted + "inline: [[lan, wan]]\n"

@@ -147,7 +147,7 @@ func pullCable(t *testing.T, server *testenv.Namespace) {
 // at the end is what it held after the first part of the day, and ageing keeps up with the flows.
 func TestLabSoak(t *testing.T) {
 	day, rate, change := sized(12*time.Second, 10*time.Minute), sized(20_000, 50_000), sized(time.Second, 3*time.Second)
-	binary := buildSoftdpu(t)
+	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-soak"})
 	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
 	events := "events: {file: eve.json, max_size: 16MiB, keep: 2}\n" + soakConfig

@@ -14,25 +14,25 @@ import (
 	"github.com/softdpu/softdpu/flowtable"
 )
 
-// prepareFirst is PrepareRuleset for a gateway that starts. The policy goes on with the numbers that a run
+// prepareFirst prepares a policy for a gateway that starts. The policy goes on with the numbers that a run
 // before has left, which are returned, so that its flows and counters keep their names. They are nil if
 // there are none, or if the policy cannot go on with them because none is left to give.
-func prepareFirst(c *Config, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, json.RawMessage, error) {
+func prepareFirst(k *candidate, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, json.RawMessage, error) {
 	before, err := dataplane.Numbers()
 	if err != nil {
 		return nil, nil, err
 	}
-	options := c.CompileOptions(now)
+	options := k.config.CompileOptions(now)
 	if before != nil {
 		options.Previous = new(firewall.Identities)
 		if json.Unmarshal(before, options.Previous) == nil {
-			if r, err := prepareRuleset(c, options, route); err == nil {
+			if r, err := k.prepare(options, route); err == nil {
 				return r, before, nil
 			}
 		}
 		options.Previous = nil
 	}
-	r, err := prepareRuleset(c, options, route)
+	r, err := k.prepare(options, route)
 	return r, nil, err
 }
 

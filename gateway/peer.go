@@ -20,19 +20,27 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 // peerUID returns the user who opened the connection, by what the kernel noted then; false if that
 // cannot be known.
 func peerUID(ctx context.Context) (uid uint32, ok bool) {
-	c, isUnix := ctx.Value(connKey{}).(*net.UnixConn)
-	if !isUnix {
-		return 0, false
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, false
-	}
-	var cred *unix.Ucred
-	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+	cred, ok := peerCred(ctx)
+	if !ok {
 		return 0, false
 	}
 	return cred.Uid, true
+}
+
+// peerCred returns what the kernel noted of who opened the connection.
+func peerCred(ctx context.Context) (cred *unix.Ucred, ok bool) {
+	c, isUnix := ctx.Value(connKey{}).(*net.UnixConn)
+	if !isUnix {
+		return nil, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, false
+	}
+	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+		return nil, false
+	}
+	return cred, true
 }
 
 // changes admits a request that changes the gateway: the group of the socket reads; root, and whom the

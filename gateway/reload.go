@@ -17,11 +17,14 @@ var errStopping = errors.New("softdpu is stopping")
 
 // Reloaded is what POST /v1/reload answers.
 type Reloaded struct {
-	Epoch    uint32    `json:"epoch"` // of the policy that is in force now
-	Files    []string  `json:"files"`
-	Rules    int       `json:"rules"` // without built-in ones
-	Tests    int       `json:"tests"` // all passed
-	Warnings []Mistake `json:"warnings"`
+	Epoch     uint32     `json:"epoch"`      // of the policy that is in force now
+	Entry     int        `json:"entry"`      // of the history
+	Restored  int        `json:"restored"`   // entry whose policy was rolled back to, 0 for none
+	ComesBack *time.Time `json:"comes_back"` // when the policy before does unless this one is confirmed, null: never
+	Files     []string   `json:"files"`
+	Rules     int        `json:"rules"` // without built-in ones
+	Tests     int        `json:"tests"` // that passed: all, but for a policy that was rolled back to
+	Warnings  []Mistake  `json:"warnings"`
 }
 
 // Mistake is an error or a warning about what somebody wrote.
@@ -48,13 +51,19 @@ func (m *Mistake) FirewallError() firewall.Error {
 	return firewall.Error{File: m.File, Line: m.Line, Column: m.Column, Msg: m.Message, Hint: m.Hint, Source: m.Source}
 }
 
-// reloadAnswer is what became of a reload that somebody waits for.
+// A request is a change that somebody waits for.
+type request struct {
+	do     func() (*Reloaded, error)
+	answer chan<- reloadAnswer
+}
+
+// reloadAnswer is what became of it.
 type reloadAnswer struct {
 	done *Reloaded
 	err  error
 }
 
-// attend reloads when it is asked to, one reload at a time, until ctx is done. It runs on the thread
+// attend changes the policy when it is asked to, one change at a time, until ctx is done. It runs on the thread
 // that has the gateway's network namespace.
 func (g *running) attend(ctx context.Context) {
 	defer close(g.ending)
@@ -70,10 +79,12 @@ func (g *running) attend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-g.options.Reload:
-			_, _ = g.reload("signal") // which logs what became of it
-		case answer := <-g.reloads:
-			done, err := g.reload("control socket")
-			answer <- reloadAnswer{done, err}
+			_, _ = g.reload(&change{by: bySignal}) // which logs what became of it
+		case r := <-g.requests:
+			done, err := r.do()
+			r.answer <- reloadAnswer{done, err}
+		case <-g.due():
+			g.comeBack()
 		case <-graceOver:
 			graceOver = nil
 			if err := g.endGrace(); err != nil {
@@ -81,6 +92,7 @@ func (g *running) attend(ctx context.Context) {
 				graceOver = time.After(retryInterval)
 			}
 		case <-timer.C:
+			g.comeBack() // the alarm does not run while the machine is suspended
 			next := g.rules.Load().Compiled.NextExpiry
 			if next.IsZero() || g.now().Before(next) {
 				continue
@@ -94,11 +106,11 @@ func (g *running) attend(ctx context.Context) {
 	}
 }
 
-// askReload has attend reload, and waits for it.
-func (g *running) askReload(ctx context.Context) (*Reloaded, error) {
+// ask has attend do something, and waits for it.
+func (g *running) ask(ctx context.Context, do func() (*Reloaded, error)) (*Reloaded, error) {
 	answer := make(chan reloadAnswer, 1)
 	select {
-	case g.reloads <- answer:
+	case g.requests <- request{do, answer}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-g.ending:
@@ -106,55 +118,6 @@ func (g *running) askReload(ctx context.Context) (*Reloaded, error) {
 	}
 	a := <-answer
 	return a.done, a.err
-}
-
-// reload reads configuration and policy again and puts them in force, all or nothing. The error is a
-// firewall.Errors if the text is at fault, or asks for what only a restart can do.
-func (g *running) reload(by string) (*Reloaded, error) {
-	log := g.options.Log.With("by", by)
-	g.options.Supervisor.Reloading()
-	defer func() { g.options.Supervisor.Ready(g.summary()) }()
-	rules, err := g.prepare()
-	if err == nil {
-		err = g.putInForce(rules, by)
-	}
-	g.loads.count(err)
-	if err != nil {
-		epoch, _ := g.plane.Epoch()
-		log.Error("reload refused", "epoch", epoch, "error", refused("what was read", err))
-		return nil, err
-	}
-	warnings := append(append(firewall.Errors{}, rules.config.Warnings...), rules.Warnings...)
-	warn(log, warnings)
-	epoch, _ := g.plane.Epoch()
-	log.Info("policy reloaded", "epoch", epoch, "rules", len(rules.Compiled.Order), "tests_passed", len(rules.Compiled.Tests))
-	return &Reloaded{
-		Epoch: epoch, Files: rules.Files, Rules: len(rules.Compiled.Order), Tests: len(rules.Compiled.Tests),
-		Warnings: Mistakes(warnings),
-	}, nil
-}
-
-// prepare reads what a reload puts in force. It changes nothing.
-func (g *running) prepare() (*Ruleset, error) {
-	c, err := LoadConfig(g.config.File)
-	if err != nil {
-		return nil, err
-	}
-	if errs := g.config.restartFor(c); len(errs) > 0 {
-		return nil, errs
-	}
-	identities, err := g.identities()
-	if err != nil {
-		return nil, err
-	}
-	routes, err := openRouteOracle(c)
-	if err != nil {
-		return nil, err
-	}
-	defer routes.close()
-	options := c.CompileOptions(g.now())
-	options.Previous = identities
-	return prepareRuleset(c, options, routes.zone)
 }
 
 // expire compiles the policy in force again, without the rules whose last day is over. Its files are not
@@ -171,11 +134,13 @@ func (g *running) expire() error {
 	if err != nil {
 		return err
 	}
-	if err := g.putInForce(rules, "expiry"); err != nil {
+	rules.failed = old.failed
+	if err := g.putInForce(rules); err != nil {
 		return err
 	}
 	g.loads.count(nil)
 	epoch, _ := g.plane.Epoch()
+	g.events.policyChange(rules, epoch, &change{by: byExpiry})
 	g.options.Log.Info("rules have expired", "epoch", epoch)
 	return nil
 }
@@ -196,7 +161,7 @@ func (g *running) identities() (*firewall.Identities, error) {
 
 // putInForce publishes a prepared policy under the next epoch: established flows are judged by it with
 // their next packet. After an error the policy before is in force as it was.
-func (g *running) putInForce(r *Ruleset, by string) error {
+func (g *running) putInForce(r *Ruleset) error {
 	old := g.rules.Load()
 	if errs := old.restartFor(r); len(errs) > 0 {
 		return errs
@@ -213,7 +178,6 @@ func (g *running) putInForce(r *Ruleset, by string) error {
 		return err
 	}
 	g.ageing.setTimeouts(r.config.Flows.Timeouts.Ticks())
-	g.events.policyChange(r, epoch+1, by)
 	return nil
 }
 

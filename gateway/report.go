@@ -31,6 +31,7 @@ type reporter struct {
 	ledger      *ledger
 	ageing      *ageing
 	events      *eventLog
+	history     *history
 	version     string
 	started     time.Time
 	inheritance *atomic.Pointer[Inheritance]
@@ -200,7 +201,7 @@ func (r *reporter) status() (*Status, error) {
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File, Start: *r.inheritance.Load(),
 		Policy: PolicyStatus{
 			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
-			Zones: rules.zoneNames(), Tests: len(c.Tests),
+			Zones: rules.zoneNames(), Tests: rules.passed(),
 		},
 		Differs: changedFiles(rules),
 		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
@@ -209,6 +210,7 @@ func (r *reporter) status() (*Status, error) {
 	if !c.NextExpiry.IsZero() {
 		s.Policy.NextExpiry = &c.NextExpiry
 	}
+	r.history.status(&s.Policy)
 	for _, p := range r.plane.Ports() {
 		s.Ports = append(s.Ports, r.port(&p))
 	}

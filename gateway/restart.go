@@ -58,7 +58,7 @@ func differing(a, b any) (names []string) {
 // reload changes inside a field.
 func (c *Config) comparable() Config {
 	out := *c
-	out.Sum = [sha256.Size]byte{}
+	out.Sum, out.Text = [sha256.Size]byte{}, nil
 	out.Ports = slices.Clone(c.Ports)
 	for i := range out.Ports {
 		out.Ports[i].Pos, out.Ports[i].DevicePos = firewall.Pos{}, firewall.Pos{}

@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,7 +24,11 @@ type Ruleset struct {
 
 	config *Config          // that names it
 	policy *firewall.Policy // as it was read
+	failed int              // tests: not 0 only for a policy that was in force before
 }
+
+// passed is the number of the policy's tests that have passed.
+func (r *Ruleset) passed() int { return len(r.Compiled.Tests) - r.failed }
 
 // PrepareRuleset reads the policy that the configuration names, compiles it for this gateway and runs
 // the policy's tests through the compiled classifier. It changes nothing. Route answers which zone a
@@ -37,32 +40,11 @@ func PrepareRuleset(c *Config, now time.Time, route func(r *Ruleset, in string, 
 
 // prepareRuleset is PrepareRuleset with other options than a first policy's.
 func prepareRuleset(c *Config, options firewall.CompileOptions, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
-	policy, err := firewall.Load(c.Policy)
-	if err != nil {
-		var errs firewall.Errors
-		if !errors.As(err, &errs) {
-			err = c.PolicyPos.Errorf("%v", err).WithHint("policy names a file, or a directory of *.yaml files")
-		}
-		return nil, err
-	}
-	r, err := compileRuleset(c, policy, options)
+	k, err := readCandidate(c)
 	if err != nil {
 		return nil, err
 	}
-	var ask func(string, netip.Addr) (string, bool)
-	if route != nil {
-		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }
-	}
-	var failed firewall.Errors
-	for _, result := range firewall.RunTests(r.Compiled, r.ACL, ask) {
-		if result.Err != nil {
-			failed = append(failed, *result.Err)
-		}
-	}
-	if len(failed) > 0 {
-		return nil, failed.Sorted(policy.Files...)
-	}
-	return r, nil
+	return k.prepare(options, route)
 }
 
 // compileRuleset makes a policy ready for this gateway. It runs no tests.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,23 +70,21 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	routes, err := openRouteOracle(c)
-	if err != nil {
-		return err
-	}
 	now := time.Now
 	if o.now != nil {
 		now = o.now
 	}
-	rules, before, err := prepareFirst(c, now(), routes.zone)
-	routes.close()
+	history := openHistory(c, o.Log)
+	first, err := begin(c, history, now(), o.Log)
 	if err != nil {
 		return refused("policy", err)
 	}
+	c = first.config
+	rules := first.rules
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: newInForce(rules), before: before}
+	g := &running{config: c, options: o, rules: newInForce(rules), before: first.before, history: history, first: first}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -145,8 +144,14 @@ type running struct {
 
 	inheritance atomic.Pointer[Inheritance]
 
-	reloads chan chan<- reloadAnswer // to attend
-	ending  chan struct{}            // closed: attend has returned
+	requests chan request  // to attend
+	ending   chan struct{} // closed: attend has returned
+
+	history  *history
+	first    *beginning  // until it is in the history
+	fallback *candidate  // what an unconfirmed change comes back to, if that is in memory
+	alarm    *time.Timer // for when it does; nil: nothing waits
+	stuck    bool        // it could not, which has been told
 
 	cancel context.CancelFunc // of the goroutines
 	wg     sync.WaitGroup
@@ -157,7 +162,7 @@ type running struct {
 func (g *running) start() error {
 	c, log := g.config, g.options.Log
 	rules := g.rules.Load()
-	g.reloads, g.ending = make(chan chan<- reloadAnswer), make(chan struct{})
+	g.requests, g.ending = make(chan request), make(chan struct{})
 	listener, err := listenControl(&c.Control, log)
 	if err != nil {
 		return err
@@ -190,11 +195,13 @@ func (g *running) start() error {
 
 	g.events.gateway("gateway-start", g.options.Version)
 	epoch, _ := g.plane.Epoch()
-	by := "start"
+	q := &change{by: byStart}
 	if taken, _ := g.plane.TakenOver(); taken {
-		by = "take-over"
+		q.by = byTakeOver
 	}
-	g.events.policyChange(rules, epoch, by)
+	q.by = cmp.Or(g.first.by, q.by)
+	g.noteStart(epoch, q)
+	g.events.policyChange(rules, epoch, q)
 	g.tell()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -205,10 +212,10 @@ func (g *running) start() error {
 	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	r := &reporter{
-		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
+		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
 		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance,
 	}
-	g.server = newServer(r, g.askReload, log)
+	g.server = newServer(r, &policyDesk{g, &differ{config: c, rules: g.rules, history: g.history}}, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
@@ -315,7 +322,7 @@ func (g *running) announce() {
 	}
 	c := g.rules.Load().Compiled
 	log.Info("softdpu runs", "version", g.options.Version, "policy", g.config.Policy,
-		"rules", len(c.Order), "tests_passed", len(c.Tests),
+		"rules", len(c.Order), "tests_passed", g.rules.Load().passed(),
 		"flows_max", g.plane.Sizes().FlowsMax, "events", g.config.Events.File, "control", g.config.Control.Socket)
 }
 

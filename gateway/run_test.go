@@ -50,6 +50,7 @@ on_stop: open
 flows: {max: 1000, timeouts: {udp: 1s, udp_new: 1s, icmp: 1s}}
 control: {socket: run/softdpu.sock, group: softdpu-nobody}
 events: {file: log/eve.json}
+state: state
 `
 
 // write puts a configuration and its policy into a directory of the test's own, and loads it.

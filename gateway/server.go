@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/softdpu/softdpu/firewall"
 )
 
 // How long a stop waits for answers under way.
@@ -29,12 +27,15 @@ const serverGrace = 2 * time.Second
 //	GET /v1/rules
 //	POST /v1/reload
 //	POST /v1/flows/kill?filter=EXPRESSION|all=1
+//	GET /v1/policy/history
+//	GET /v1/policy/diff[?from=ENTRY][&to=ENTRY]
+//	POST /v1/policy/rollback[?entry=N]
+//	POST /v1/policy/confirm
 //
-// All but the first and those that change something answer with an array of objects. An error is an object
+// All but the first, the comparison and those that change something answer with an array of objects. An error is an object
 // with "error".
 type server struct {
 	reporter *reporter
-	reload   func(context.Context) (*Reloaded, error)
 	log      *slog.Logger
 	http     http.Server
 
@@ -43,8 +44,8 @@ type server struct {
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log *slog.Logger) *server {
-	s := &server{reporter: r, reload: reload, log: log}
+func newServer(r *reporter, policy *policyDesk, log *slog.Logger) *server {
+	s := &server{reporter: r, log: log}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
@@ -52,11 +53,11 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 	mux.HandleFunc("GET /v1/drops", s.drops)
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
-	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
+	policy.register(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload and /v1/flows/kill",
+			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules, /v1/policy/history and /v1/policy/diff do, and POST /v1/reload, /v1/policy/rollback, /v1/policy/confirm and /v1/flows/kill",
 		})
 	})
 	s.guard(mux, log)
@@ -163,20 +164,6 @@ func (s *server) flows(w http.ResponseWriter, req *http.Request) {
 func (s *server) drops(w http.ResponseWriter, req *http.Request) {
 	all := isSet(req.URL.Query().Get("all"))
 	answer(w, func() ([]Drop, error) { return s.reporter.drops(all) })
-}
-
-// reloadPolicy answers 422 if what is written cannot be put in force.
-func (s *server) reloadPolicy(w http.ResponseWriter, req *http.Request) {
-	done, err := s.reload(req.Context())
-	var errs firewall.Errors
-	switch {
-	case errors.As(err, &errs):
-		refuse(w, http.StatusUnprocessableEntity, apiError{Error: errs.Error(), Errors: Mistakes(errs)})
-	case errors.Is(err, errStopping):
-		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
-	default:
-		answer(w, func() (*Reloaded, error) { return done, err })
-	}
 }
 
 // isSet reads a parameter that is yes or no.

@@ -192,7 +192,7 @@ func TestPolicyInitStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Control.Socket, c.Events.File = filepath.Join(dir, "s.sock"), filepath.Join(dir, "eve.json")
+	c.Control.Socket, c.Events.File, c.State = filepath.Join(dir, "s.sock"), filepath.Join(dir, "eve.json"), filepath.Join(dir, "state")
 	d := &demo{config: c, gateway: l.Must(t, testenv.Gateway)}
 	if err := d.start(t.Context()); err != nil {
 		t.Fatal(err)

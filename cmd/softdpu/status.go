@@ -66,6 +66,18 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	if at := s.Policy.NextExpiry; at != nil {
 		p.say("", "a rule expires in %s", interval(max(0, at.Sub(now).Seconds())))
 	}
+	if s.Policy.Entry != 0 {
+		p.say("", "entry %d of 'softdpu policy history'", s.Policy.Entry)
+	}
+	if u := s.Policy.Unconfirmed; u != nil {
+		p.say("", "NOT CONFIRMED: entry %d comes back in %s unless you say 'softdpu policy confirm'", u.Before, interval(u.LeftS))
+	}
+	if b := s.Policy.RolledBack; b != nil {
+		p.say("", "ROLLED BACK to entry %d %s ago%s: a restart and SIGHUP keep it until the files change, or 'softdpu policy apply'", b.To, ago(b.Time), rolledBackBy(b))
+	}
+	if s.Policy.HistoryError != "" {
+		p.say("", "HISTORY: %s", s.Policy.HistoryError)
+	}
 	if len(s.Differs) == 0 {
 		p.say("Files", "as they were loaded")
 	} else {
@@ -123,6 +135,17 @@ func startText(i *gateway.Inheritance, now time.Time) (lines []string) {
 		lines = append(lines, "picks up TCP that is under way for another "+interval(max(0, until.Sub(now).Seconds())))
 	}
 	return lines
+}
+
+// rolledBackBy says who has rolled back, or that nobody has.
+func rolledBackBy(b *gateway.RolledBackStatus) string {
+	switch {
+	case b.User != "":
+		return " by " + b.User
+	case b.By == "not-confirmed":
+		return ", because nobody confirmed the change"
+	}
+	return ""
 }
 
 // statusNotes collects what runs below its best, that of ports with their names.

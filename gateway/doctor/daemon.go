@@ -14,6 +14,21 @@ const (
 	tableShare   = 0.85
 )
 
+// history looks at what of the policy waits for somebody.
+func (e *examination) history(p *gateway.PolicyStatus) {
+	if u := p.Unconfirmed; u != nil {
+		e.find(Warning, "policy-unconfirmed", "`softdpu policy confirm` keeps it, `softdpu policy rollback` takes it back at once",
+			"the policy in force comes back to entry %d of the history in %.0f s", u.Before, u.LeftS)
+	}
+	if b := p.RolledBack; b != nil {
+		e.find(Warning, "policy-rolled-back", "correct the files and `softdpu policy apply` them; until then a restart goes on with what is in force",
+			"the policy in force is that of entry %d of the history, not that of the files, since %s", b.To, b.Time.Format(time.RFC3339))
+	}
+	if p.HistoryError != "" {
+		e.find(Warning, "history", "see that the directory of `state` can be written by the gateway alone", "the history of the policy cannot be relied on: %s", p.HistoryError)
+	}
+}
+
 // daemon asks the running gateway how it is. It returns nil if none answers.
 func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
@@ -30,6 +45,7 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 	for _, f := range s.Differs {
 		e.find(Warning, "files-differ", "load the files, or put back what is loaded", "%s is not what the running gateway has loaded: %s", f.File, f.How)
 	}
+	e.history(&s.Policy)
 	for _, t := range []struct {
 		what      string
 		used, max int64

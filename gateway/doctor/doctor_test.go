@@ -40,6 +40,7 @@ policy: policy.yaml
 management: none
 control: {socket: softdpu.sock, group: root}
 events: {file: eve.json}
+state: state
 `
 
 // write puts configuration and policy into a directory of their own and returns the former's path.

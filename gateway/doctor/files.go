@@ -30,6 +30,9 @@ func (e *examination) files(c *gateway.Config) {
 	if err := writable(socket); err != nil {
 		e.find(Error, "control-socket", "give the daemon's user the right to write there, or name another control.socket", "the control socket cannot be made in %s: %v", socket, err)
 	}
+	if err := writable(c.State); err != nil {
+		e.find(Warning, "history", "give the daemon's user the right to write there, or name another directory by state", "the history of the policy cannot be kept in %s: %v", c.State, err)
+	}
 	var unknown user.UnknownGroupError
 	if _, err := user.LookupGroup(c.Control.Group); errors.As(err, &unknown) {
 		e.find(Info, "control-socket", "`groupadd --system "+c.Control.Group+"` lets its members read", "there is no group %s: only root may ask the gateway", c.Control.Group)

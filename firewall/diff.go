@@ -1,0 +1,374 @@
+package firewall
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// Kinds of what a policy declares, in the order of its sections.
+const (
+	KindZone     = "zone"
+	KindSet      = "set"
+	KindWorkload = "workload"
+	KindService  = "service"
+	KindRule     = "rule"
+	KindTest     = "test"
+)
+
+// How something of a policy differs from the policy before.
+const (
+	DiffAdded   = "added"
+	DiffRemoved = "removed"
+	DiffChanged = "changed"
+	DiffMoved   = "moved" // of rules: nothing but its place among those that both policies have
+)
+
+// A Difference is one thing that two policies do not have in common. Things are known by their names.
+type Difference struct {
+	Kind   string      `json:"kind"`
+	Name   string      `json:"name"`
+	How    string      `json:"how"`
+	Fields []FieldDiff `json:"fields"` // of what was added all that it says, of what was changed what is new
+	File   string      `json:"file"`   // where it stands, or stood
+	Line   int         `json:"line"`
+}
+
+// FieldDiff is a key whose value is another.
+type FieldDiff struct {
+	Key string `json:"key"`
+	Old string `json:"old"` // "" for none
+	New string `json:"new"`
+}
+
+// Diff says what has to be done to the policy before to make it the one after, in the order of the
+// sections, and in each of the names in the policy after. What a rule does by a service or a port set that
+// has changed is a change of the rule too. Lists are compared whole, and written out as far as people read.
+func Diff(before, after *Policy) []Difference {
+	out := []Difference{}
+	diffSection(&out, KindZone, before.Zones, after.Zones,
+		func(z *Zone) (string, Pos) { return z.Name, z.Pos }, zoneFields)
+	out = append(out, diffSets(before.Sets, after.Sets)...)
+	diffSection(&out, KindWorkload, before.Workloads, after.Workloads,
+		func(w *Workload) (string, Pos) { return w.Name, w.Pos }, workloadFields)
+	diffSection(&out, KindService, before.Services, after.Services,
+		func(s *Service) (string, Pos) { return s.Name, s.Pos }, serviceFields)
+	diffSection(&out, KindRule, before.Rules, after.Rules,
+		func(r *Rule) (string, Pos) { return r.Name, r.Pos }, ruleFields)
+	out = append(out, movedRules(before.Rules, after.Rules)...)
+	diffSection(&out, KindTest, before.Tests, after.Tests,
+		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields)
+	return out
+}
+
+// Changes are how many things of each kind differ.
+type Changes struct {
+	Zones     Change `json:"zones"`
+	Sets      Change `json:"sets"`
+	Workloads Change `json:"workloads"`
+	Services  Change `json:"services"`
+	Rules     Change `json:"rules"`
+	Tests     Change `json:"tests"`
+}
+
+// Change counts the things of one kind. What has changed and moved counts as both.
+type Change struct {
+	Added   int `json:"added"`
+	Removed int `json:"removed"`
+	Changed int `json:"changed"`
+	Moved   int `json:"moved"`
+}
+
+// CountChanges counts what Diff has found.
+func CountChanges(all []Difference) (c Changes) {
+	kinds := map[string]*Change{
+		KindZone: &c.Zones, KindSet: &c.Sets, KindWorkload: &c.Workloads, KindService: &c.Services, KindRule: &c.Rules, KindTest: &c.Tests,
+	}
+	for i := range all {
+		k := kinds[all[i].Kind]
+		switch all[i].How {
+		case DiffAdded:
+			k.Added++
+		case DiffRemoved:
+			k.Removed++
+		case DiffMoved:
+			k.Moved++
+		default:
+			k.Changed++
+		}
+	}
+	return c
+}
+
+// A field is what a key says: in words, where a long list is cut short, and whole, to be compared.
+type field struct {
+	key, text string
+	whole     any
+}
+
+// diffSection compares the things of one section by their names.
+func diffSection[T any](out *[]Difference, kind string, before, after []T, name func(*T) (string, Pos), fields func(*T) []field) {
+	old, stays := make(map[string]*T, len(before)), make(map[string]bool, len(after))
+	for i := range before {
+		n, _ := name(&before[i])
+		old[n] = &before[i]
+	}
+	for i := range after {
+		n, _ := name(&after[i])
+		stays[n] = true
+	}
+	for i := range before {
+		if n, pos := name(&before[i]); !stays[n] {
+			*out = append(*out, Difference{kind, n, DiffRemoved, []FieldDiff{}, pos.File, pos.Line})
+		}
+	}
+	for i := range after {
+		n, pos := name(&after[i])
+		d := Difference{kind, n, DiffChanged, []FieldDiff{}, pos.File, pos.Line}
+		was := old[n]
+		if was == nil {
+			d.How = DiffAdded
+			for _, f := range fields(&after[i]) {
+				if f.text != "" {
+					d.Fields = append(d.Fields, FieldDiff{f.key, "", f.text})
+				}
+			}
+			*out = append(*out, d)
+			continue
+		}
+		is := fields(&after[i])
+		for k, f := range fields(was) {
+			if !equal(f.whole, is[k].whole) {
+				d.Fields = append(d.Fields, FieldDiff{f.key, f.text, is[k].text})
+			}
+		}
+		if len(d.Fields) > 0 {
+			*out = append(*out, d)
+		}
+	}
+}
+
+// equal compares two values of one key. Whether a list was left out or is empty is the same.
+func equal(a, b any) bool {
+	switch x := a.(type) {
+	case []string:
+		return slices.Equal(x, b.([]string))
+	case []uint16:
+		return slices.Equal(x, b.([]uint16))
+	case []MAC:
+		return slices.Equal(x, b.([]MAC))
+	case []flowtable.AddrRange:
+		return slices.Equal(x, b.([]flowtable.AddrRange))
+	case []ServiceMatch:
+		return slices.EqualFunc(x, b.([]ServiceMatch), func(m, n ServiceMatch) bool {
+			return m.Proto == n.Proto && m.Family == n.Family && slices.Equal(m.SrcPorts, n.SrcPorts) && slices.Equal(m.DstPorts, n.DstPorts)
+		})
+	case *Selector:
+		y := b.(*Selector)
+		return x.Any == y.Any && slices.Equal(x.Zones, y.Zones) && slices.Equal(x.Addresses, y.Addresses) &&
+			slices.Equal(x.Sets, y.Sets) && slices.Equal(x.Workloads, y.Workloads) && maps.Equal(x.Labels, y.Labels)
+	}
+	return a == b
+}
+
+// word is a field whose text is all of it.
+func word(key, text string) field { return field{key, text, text} }
+
+func yes(key string, is bool) field {
+	if is {
+		return word(key, "true")
+	}
+	return word(key, "")
+}
+
+func zoneFields(z *Zone) []field {
+	return []field{
+		{"ports", list(z.Ports, same), z.Ports},
+		{"vlans", list(z.VLANs, func(id uint16) string { return strconv.Itoa(int(id)) }), z.VLANs},
+		{"addresses", list(z.Addresses, addressText), z.Addresses},
+		yes("untrusted", z.Untrusted), word("description", z.Description),
+	}
+}
+
+func workloadFields(w *Workload) []field {
+	return []field{
+		{"zone", list(w.Zones, same), w.Zones},
+		{"addresses", list(w.Addresses, addressText), w.Addresses},
+		{"macs", list(w.MACs, MAC.String), w.MACs},
+		word("labels", labelsText(w.Labels)), word("description", w.Description),
+	}
+}
+
+func serviceFields(s *Service) []field {
+	return []field{{"service", list(s.Matches, serviceText), s.Matches}}
+}
+
+func ruleFields(r *Rule) []field {
+	mode := ""
+	if r.Audit {
+		mode = "audit"
+	}
+	return []field{
+		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", r.serviceText(), r.Services},
+		word("action", r.Action.String()), yes("log", r.Log), word("mode", mode), word("expires", r.expiresText()),
+		yes("midstream", r.Midstream), word("description", r.Description), word("owner", r.Owner),
+	}
+}
+
+// packetText writes a test's packet in one line.
+func (t *Test) packetText() string {
+	p := &t.Packet
+	text := "in " + p.In
+	if p.VLAN != 0 {
+		text += fmt.Sprintf(" vlan %d", p.VLAN)
+	}
+	if p.Out != "" {
+		text += " out " + p.Out
+	}
+	if p.OutVLAN != 0 {
+		text += fmt.Sprintf(" out_vlan %d", p.OutVLAN)
+	}
+	if p.MAC != (MAC{}) {
+		text += " mac " + p.MAC.String()
+	}
+	text += fmt.Sprintf(" src %s dst %s proto %d", p.Src, p.Dst, p.Proto)
+	if p.SrcPort != 0 || p.DstPort != 0 {
+		text += fmt.Sprintf(" ports %d to %d", p.SrcPort, p.DstPort)
+	}
+	return text
+}
+
+func testFields(t *Test) []field {
+	return []field{word("packet", t.packetText()), word("verdict", string(t.Expect.Verdict)), word("rule", t.Expect.Rule)}
+}
+
+// diffSets compares sets by their entries, of which there may be millions: told are how many came and
+// went, and a few.
+func diffSets(before, after []Set) []Difference {
+	var out []Difference
+	diffSection(&out, KindSet, before, after, func(s *Set) (string, Pos) { return s.Name, s.Pos }, func(s *Set) []field {
+		return []field{word("type", string(s.Type)), word("file", s.File), word("description", s.Description)}
+	})
+	for i := range after {
+		s := &after[i]
+		k := slices.IndexFunc(before, func(b Set) bool { return b.Name == s.Name })
+		if k < 0 || before[k].Type != s.Type {
+			continue
+		}
+		came, went := s.entriesSince(&before[k])
+		if came == "" && went == "" {
+			continue
+		}
+		at := slices.IndexFunc(out, func(d Difference) bool { return d.Name == s.Name })
+		if at < 0 {
+			at = len(out)
+			out = append(out, Difference{KindSet, s.Name, DiffChanged, []FieldDiff{}, s.Pos.File, s.Pos.Line})
+		}
+		out[at].Fields = append(out[at].Fields, FieldDiff{"entries", went, came})
+	}
+	return out
+}
+
+// entriesSince tells which entries s has that before has not, and the other way round; "" for none.
+func (s *Set) entriesSince(before *Set) (came, went string) {
+	switch s.Type {
+	case SetPrefix:
+		return members(before.Prefixes, s.Prefixes, func(a, b flowtable.AddrRange) int {
+			return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last))
+		}, addressText)
+	case SetPort:
+		return members(before.Ports, s.Ports, func(a, b flowtable.U16Range) int {
+			return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
+		}, portText)
+	case SetMAC:
+		return members(before.MACs, s.MACs, func(a, b MAC) int { return slices.Compare(a[:], b[:]) }, MAC.String)
+	}
+	return members(before.Names, s.Names, cmp.Compare[string], same)
+}
+
+// members compares two lists as sets.
+func members[T any](before, after []T, order func(a, b T) int, text func(T) string) (came, went string) {
+	sorted := func(in []T) []T {
+		out := slices.Clone(in)
+		slices.SortFunc(out, order)
+		return slices.CompactFunc(out, func(a, b T) bool { return order(a, b) == 0 })
+	}
+	a, b := sorted(before), sorted(after)
+	var gone, added []T
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && order(a[0], b[0]) < 0:
+			gone, a = append(gone, a[0]), a[1:]
+		case len(a) == 0 || order(a[0], b[0]) > 0:
+			added, b = append(added, b[0]), b[1:]
+		default:
+			a, b = a[1:], b[1:]
+		}
+	}
+	tell := func(some []T) string {
+		if len(some) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%d: %s", len(some), list(some, text))
+	}
+	return tell(added), tell(gone)
+}
+
+// movedRules names the fewest rules that have to move for those that both policies have to stand in the
+// new order, as the first that matches decides. One that has changed besides is told here too.
+func movedRules(before, after []Rule) []Difference {
+	place := make(map[string]int, len(before))
+	for i := range before {
+		place[before[i].Name] = i
+	}
+	var common []int // positions in after
+	for i := range after {
+		if _, old := place[after[i].Name]; old {
+			common = append(common, i)
+		}
+	}
+	// The longest run of rules whose old places ascend stays: patience sorting.
+	var tops []int // index into common of the smallest end of a run of each length
+	previous := make([]int, len(common))
+	for i, at := range common {
+		p := place[after[at].Name]
+		n := sort.Search(len(tops), func(k int) bool { return place[after[common[tops[k]]].Name] >= p })
+		previous[i] = -1
+		if n > 0 {
+			previous[i] = tops[n-1]
+		}
+		if n == len(tops) {
+			tops = append(tops, i)
+		} else {
+			tops[n] = i
+		}
+	}
+	stays := make(map[int]bool, len(tops))
+	if len(tops) > 0 {
+		for i := tops[len(tops)-1]; i >= 0; i = previous[i] {
+			stays[common[i]] = true
+		}
+	}
+	var out []Difference
+	for _, at := range common {
+		if stays[at] {
+			continue
+		}
+		r := &after[at]
+		where := "first"
+		if at > 0 {
+			where = "behind " + after[at-1].Name
+		}
+		was := "first"
+		if p := place[r.Name]; p > 0 {
+			was = "behind " + before[p-1].Name
+		}
+		out = append(out, Difference{KindRule, r.Name, DiffMoved, []FieldDiff{{"place", was, where}}, r.Pos.File, r.Pos.Line})
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+package firewall
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const diffPolicy = `apiVersion: softdpu/v1
+kind: Policy
+zones:
+  lan: {ports: [lan0], addresses: [10.20.0.0/16]}
+  wan: {ports: [wan0]}
+sets:
+  bad: {type: prefix, entries: [192.0.2.0/24, 198.51.100.7]}
+  high: {type: port, entries: [8000-8010]}
+workloads:
+  pos: {zone: lan, addresses: [10.20.1.0/24], labels: {pci: "yes"}}
+services:
+  web: [tcp/80, tcp/443]
+  app: {proto: tcp, port: {set: high}}
+rules:
+  - {name: no-bad, from: any, to: {set: bad}, action: deny}
+  - {name: pay, from: pos, to: {zone: wan, addresses: [203.0.113.0/28]}, service: tcp/443, action: allow}
+  - {name: browse, from: lan, to: wan, service: web, action: allow, log: true}
+  - {name: apps, from: lan, to: wan, service: app, action: allow}
+tests:
+  - {name: browsing, packet: {in: lan0, out: wan0, src: 10.20.2.2, dst: 203.0.113.99, service: tcp/80}, expect: {verdict: allow, rule: browse}}
+`
+
+func parsed(t *testing.T, text string) *Policy {
+	t.Helper()
+	p, err := Parse([]Source{{Name: "p.yaml", Text: []byte(text)}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// tell writes differences for the eye.
+func tell(all []Difference) (lines []string) {
+	for _, d := range all {
+		line := fmt.Sprintf("%s %s %s:%d", d.How, d.Kind, d.Name, d.Line)
+		for _, f := range d.Fields {
+			line += fmt.Sprintf(" %s(%s)(%s)", f.Key, f.Old, f.New)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// Each change of a policy is told as what it is, with the place where it stands, and nothing else is.
+func TestDiff(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit []string // pairs
+		want []string
+	}{
+		{"nothing", nil, nil},
+		{"comments and layout", []string{"rules:\n", "\n# rules\nrules:\n", "[tcp/80, tcp/443]", "\n    - tcp/80\n    - tcp/443"}, nil},
+		{"an action", []string{"service: tcp/443, action: allow", "service: tcp/443, action: reject"}, []string{"changed rule pay:16 action(allow)(reject)"}},
+		{"a rule more", []string{"  - {name: pay", "  - {name: new, from: lan, to: host, service: icmp/echo-request, action: allow, expires: 2030-01-31}\n  - {name: pay"},
+			[]string{"added rule new:16 from()(zone lan) to()(zone host) service()(icmp/8) action()(allow) expires()(2030-01-31)"}},
+		{"a rule fewer", []string{"  - {name: apps, from: lan, to: wan, service: app, action: allow}\n", ""}, []string{"removed rule apps:18"}},
+		{"a rule has another name", []string{"{name: pay,", "{name: paying,"}, []string{"removed rule pay:16",
+			"added rule paying:16 from()(workload pos) to()(zone wan and addresses 203.0.113.0/28) service()(tcp/443) action()(allow)"}},
+		{"rules trade places", []string{"{name: no-bad,", "{name: x,", "{name: pay,", "{name: no-bad,", "{name: x,", "{name: pay,"}, []string{
+			"changed rule pay:15 from(workload pos)(any) to(zone wan and addresses 203.0.113.0/28)(set bad) service(tcp/443)(any) action(allow)(deny)",
+			"changed rule no-bad:16 from(any)(workload pos) to(set bad)(zone wan and addresses 203.0.113.0/28) service(any)(tcp/443) action(deny)(allow)",
+			"moved rule pay:15 place(behind no-bad)(first)"}},
+		{"a service", []string{"web: [tcp/80, tcp/443]", "web: [tcp/80, udp/443]"}, []string{
+			"changed service web:12 service(tcp/80, tcp/443)(tcp/80, udp/443)",
+			"changed rule browse:17 service(tcp/80, tcp/443)(tcp/80, udp/443)"}},
+		{"entries", []string{"192.0.2.0/24, 198", "192.0.2.0/25, 198.51.100.9, 198"}, []string{
+			"changed set bad:7 entries(1: 192.0.2.0/24)(2: 192.0.2.0/25, 198.51.100.9)"}},
+		{"the order of entries", []string{"[192.0.2.0/24, 198.51.100.7]", "[198.51.100.7, 192.0.2.0/24]"}, nil},
+		{"a zone", []string{"wan: {ports: [wan0]}", "wan: {ports: [wan0], untrusted: true, addresses: [10.0.0.1-10.0.0.9]}"}, []string{
+			"changed zone wan:5 addresses()(10.0.0.1-10.0.0.9) untrusted()(true)"}},
+		{"a label", []string{`pci: "yes"`, `pci: "no", site: a`}, []string{"changed workload pos:10 labels(pci=yes)(pci=no, site=a)"}},
+		{"a test", []string{"rule: browse", "rule: pay", "dst: 203.0.113.99", "dst: 203.0.113.9"}, []string{
+			"changed test browsing:20 packet(in lan0 out wan0 src 10.20.2.2 dst 203.0.113.99 proto 6 ports 49152 to 80)(in lan0 out wan0 src 10.20.2.2 dst 203.0.113.9 proto 6 ports 49152 to 80) rule(browse)(pay)"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text := diffPolicy
+			for i := 0; i < len(tt.edit); i += 2 {
+				if !strings.Contains(text, tt.edit[i]) {
+					t.Fatalf("%q does not stand there", tt.edit[i])
+				}
+				text = strings.Replace(text, tt.edit[i], tt.edit[i+1], 1)
+			}
+			got := tell(Diff(parsed(t, diffPolicy), parsed(t, text)))
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("tells\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
+			}
+		})
+	}
+}
+
+// A long list is compared whole, and not written out.
+func TestDiffLongLists(t *testing.T) {
+	entries := make([]string, 5000)
+	for i := range entries {
+		entries[i] = fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)
+	}
+	policy := func(list []string) *Policy {
+		return parsed(t, strings.Replace(diffPolicy, "192.0.2.0/24, 198.51.100.7", strings.Join(list, ","), 1))
+	}
+	got := Diff(policy(entries[:4000]), policy(entries[100:]))
+	if len(got) != 1 || !strings.HasPrefix(got[0].Fields[0].New, "1000: 10.16.0.0/24, ") || !strings.HasSuffix(got[0].Fields[0].New, ", and 984 more") || !strings.HasPrefix(got[0].Fields[0].Old, "100: ") {
+		t.Errorf("%v", tell(got))
+	}
+	if c := CountChanges(got); c != (Changes{Sets: Change{Changed: 1}}) {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+// The rules that are told to move are the fewest: all others stand in the same order in both.
+func TestMovedRules(t *testing.T) {
+	random := rand.New(rand.NewPCG(8, 8))
+	for round := range 300 {
+		before := make([]Rule, random.IntN(9))
+		for i := range before {
+			before[i].Name = fmt.Sprint(i)
+		}
+		after := slices.Clone(before)
+		for range random.IntN(4) {
+			if len(after) > 1 {
+				i, j := random.IntN(len(after)), random.IntN(len(after))
+				r := after[i]
+				after = slices.Insert(slices.Delete(after, i, i+1), j, r)
+			}
+		}
+		moved := make(map[string]bool)
+		for _, d := range movedRules(before, after) {
+			moved[d.Name] = true
+		}
+		stay := func(moved func(string) bool) (names []string, inOrder bool) {
+			inOrder = true
+			for _, r := range after {
+				if !moved(r.Name) {
+					inOrder = inOrder && (len(names) == 0 || names[len(names)-1] < r.Name)
+					names = append(names, r.Name)
+				}
+			}
+			return names, inOrder
+		}
+		if _, inOrder := stay(func(n string) bool { return moved[n] }); !inOrder {
+			t.Fatalf("round %d: %v of %v move", round, moved, after)
+		}
+		for set := range 1 << len(before) { // no smaller choice does
+			names, inOrder := stay(func(n string) bool { return set>>(n[0]-'0')&1 == 1 })
+			if inOrder && len(before)-len(names) < len(moved) {
+				t.Fatalf("round %d: %d rules move, and %d would do", round, len(moved), len(before)-len(names))
+			}
+		}
+	}
+}
