@@ -3,6 +3,7 @@ package firewall
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/softdpu/softdpu/flowtable"
@@ -129,3 +130,29 @@ func (s *Set) put(e Entry, line int) {
 	}
 	s.lines = append(s.lines, int32(line))
 }
+
+// Held returns a function that tells whether a set holds all of an entry, be it by several of its own. It
+// is quick for any number of calls.
+func (s *Set) Held() func(Entry) bool {
+	switch s.Type {
+	case SetPrefix:
+		joined := joinAddresses(s.Prefixes)
+		return func(e Entry) bool {
+			i, _ := slices.BinarySearchFunc(joined, e.Addresses.First, func(a flowtable.AddrRange, first netip.Addr) int { return a.Last.Compare(first) })
+			return i < len(joined) && Entry{Addresses: joined[i]}.Covers(SetPrefix, e)
+		}
+	case SetPort:
+		joined := joinPorts(s.Ports)
+		return func(e Entry) bool {
+			return slices.ContainsFunc(joined, func(p flowtable.U16Range) bool { return Entry{Ports: p}.Covers(SetPort, e) })
+		}
+	}
+	all := make(map[Entry]bool, s.Len())
+	for i := range s.lines {
+		all[s.Entry(i)] = true
+	}
+	return func(e Entry) bool { return all[e] }
+}
+
+// Uses reports whether a rule, service or test of the policy names a set.
+func (p *Policy) Uses(set string) bool { return p.used["set "+set] }

@@ -94,6 +94,8 @@ type PolicyStatus struct {
 	Zones      []string   `json:"zones"`
 	Tests      int        `json:"tests"` // all passed
 	NextExpiry *time.Time `json:"next_expiry"`
+	// RuntimeEntries counts entries that sets were given at runtime, and those taken out of them there.
+	RuntimeEntries int `json:"runtime_entries"`
 }
 
 // PortStatus is a port as it runs.

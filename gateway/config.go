@@ -29,6 +29,7 @@ type Config struct {
 	Metrics      Metrics
 	Control      Control
 	Events       Events
+	State        string   // directory of what outlives a boot
 	Ethertypes   []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
 	Warnings     firewall.Errors
 }
@@ -136,6 +137,7 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		Metrics: Metrics{Listen: "127.0.0.1:9469"},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
 		Events:  defaultEvents(),
+		State:   "/var/lib/softdpu",
 	}
 	if len(docs) > 0 {
 		r.config(c, docs[0])
@@ -218,6 +220,9 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 	}
 	if v := f["events"]; v != nil {
 		r.events(&c.Events, v)
+	}
+	if v := f["state"]; v != nil {
+		c.State = r.path(v, "state")
 	}
 	if v := f["ethertypes"]; v != nil {
 		r.ethertypes(c, v)

@@ -18,12 +18,16 @@ type evePolicy struct {
 func (e *eventLog) policyChange(r *Ruleset, epoch uint32, by string) {
 	e.write(&eveEvent{
 		Timestamp: time.Now().Format(eveTime), EventType: evePolicyType,
-		Policy: &evePolicy{
-			Epoch: epoch, Hash: r.hash(), Files: r.Files, Rules: len(r.Compiled.Order),
-			Zones: len(r.zoneNames()), Tests: len(r.Compiled.Tests),
-		},
+		Policy:  r.evePolicy(epoch),
 		Softdpu: eveRule{Event: "policy-loaded", By: by},
 	})
+}
+
+func (r *Ruleset) evePolicy(epoch uint32) *evePolicy {
+	return &evePolicy{
+		Epoch: epoch, Hash: r.hash(), Files: r.Files, Rules: len(r.Compiled.Order),
+		Zones: len(r.zoneNames()), Tests: len(r.Compiled.Tests),
+	}
 }
 
 // gateway writes that the gateway of that version has started or stops.

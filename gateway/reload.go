@@ -58,6 +58,7 @@ type reloadAnswer struct {
 // that has the gateway's network namespace.
 func (g *running) attend(ctx context.Context) {
 	defer close(g.ending)
+	defer g.sets.abandon()
 	timer := time.NewTicker(expiryInterval)
 	defer timer.Stop()
 	failing := false
@@ -75,6 +76,10 @@ func (g *running) attend(ctx context.Context) {
 		case answer := <-g.reloads:
 			done, err := g.reload("control socket")
 			answer <- reloadAnswer{done, err}
+		case call := <-g.sets.calls:
+			g.sets.wait(call)
+		case <-g.sets.due(g.now()):
+			g.changeSets()
 		case <-graceOver:
 			graceOver = nil
 			if err := g.endGrace(); err != nil {
@@ -155,7 +160,7 @@ func (g *running) prepare() (*Ruleset, error) {
 	defer routes.close()
 	options := c.CompileOptions(g.now())
 	options.Previous = identities
-	return prepareRuleset(c, options, routes.zone)
+	return prepareLive(c, options, g.rules.Load().live, routes.zone)
 }
 
 // expire compiles the policy in force again, without the rules whose last day is over. Its files are not
@@ -168,8 +173,11 @@ func (g *running) expire() error {
 	}
 	options := old.config.CompileOptions(g.now())
 	options.Previous = identities
-	rules, err := compileRuleset(old.config, old.policy, options)
+	rules, err := compileRuleset(old.config, old.policy, options) // for its warnings
 	if err != nil {
+		return err
+	}
+	if rules, err = rules.withLive(old.live, options); err != nil {
 		return err
 	}
 	if err := g.putInForce(rules, "expiry"); err != nil {
@@ -198,6 +206,16 @@ func (g *running) identities() (*firewall.Identities, error) {
 // putInForce publishes a prepared policy under the next epoch: established flows are judged by it with
 // their next packet. After an error the policy before is in force as it was.
 func (g *running) putInForce(r *Ruleset, by string) error {
+	if err := g.replace(r); err != nil {
+		return err
+	}
+	epoch, _ := g.plane.Epoch()
+	g.events.policyChange(r, epoch, by)
+	return nil
+}
+
+// replace is putInForce without an event.
+func (g *running) replace(r *Ruleset) error {
 	old := g.rules.Load()
 	if errs := old.restartFor(r); len(errs) > 0 {
 		return errs
@@ -214,7 +232,6 @@ func (g *running) putInForce(r *Ruleset, by string) error {
 		return err
 	}
 	g.ageing.setTimeouts(r.config.Flows.Timeouts.Ticks())
-	g.events.policyChange(r, epoch+1, by)
 	return nil
 }
 

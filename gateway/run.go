@@ -76,7 +76,12 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.now != nil {
 		now = o.now
 	}
-	rules, before, err := prepareFirst(c, now(), routes.zone)
+	sets := newLiveSetter(c.State)
+	live, err := sets.store.load(now())
+	if err != nil {
+		return err
+	}
+	rules, before, err := prepareFirst(c, now(), live, routes.zone)
 	routes.close()
 	if err != nil {
 		return refused("policy", err)
@@ -84,7 +89,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: newInForce(rules), before: before}
+	g := &running{config: c, options: o, rules: newInForce(rules), before: before, sets: sets}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -134,6 +139,7 @@ type running struct {
 	server   *server
 	listener net.Listener // until the server has it
 	loads    policyLoads
+	sets     *liveSetter
 
 	telemetry       *server // nil without metrics
 	metricsListener net.Listener
@@ -160,6 +166,9 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
+	if err := g.sets.open(rules.live); err != nil {
+		return err
+	}
 	if g.metricsListener, err = listenMetrics(&c.Metrics); err != nil {
 		return err
 	}
@@ -203,7 +212,7 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
 	}
-	g.server = newServer(r, g.askReload, log)
+	g.server = newServer(r, g.askReload, g.askSet, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
@@ -285,6 +294,7 @@ func (g *running) stop() error {
 	if g.events != nil {
 		errs = append(errs, g.events.close())
 	}
+	errs = append(errs, g.sets.store.close())
 	return errors.Join(errs...)
 }
 

@@ -29,12 +29,17 @@ const serverGrace = 2 * time.Second
 //	GET /v1/rules
 //	POST /v1/reload
 //	POST /v1/flows/kill?filter=EXPRESSION|all=1
+//	GET /v1/sets
+//	GET /v1/sets/NAME
+//	POST /v1/sets/NAME/add
+//	POST /v1/sets/NAME/del
 //
 // All but the first and those that change something answer with an array of objects. An error is an object
 // with "error".
 type server struct {
 	reporter *reporter
 	reload   func(context.Context) (*Reloaded, error)
+	change   func(context.Context, *setCall) (*SetChanged, error)
 	log      *slog.Logger
 	http     http.Server
 
@@ -43,8 +48,8 @@ type server struct {
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log *slog.Logger) *server {
-	s := &server{reporter: r, reload: reload, log: log}
+func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), change func(context.Context, *setCall) (*SetChanged, error), log *slog.Logger) *server {
+	s := &server{reporter: r, reload: reload, change: change, log: log}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
@@ -53,10 +58,14 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
+	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })
+	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)
+	mux.HandleFunc("POST /v1/sets/{name}/add", changes(s.changeSet(false)))
+	mux.HandleFunc("POST /v1/sets/{name}/del", changes(s.changeSet(true)))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload and /v1/flows/kill",
+			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules, /v1/sets and /v1/sets/NAME do, and POST /v1/reload, /v1/flows/kill and /v1/sets/NAME/add and del",
 		})
 	})
 	s.guard(mux, log)
