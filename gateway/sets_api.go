@@ -23,9 +23,10 @@ type SetStatus struct {
 	Written int    `json:"written"` // by the policy or the set's file
 	Added   int    `json:"added"`   // at runtime
 	Removed int    `json:"removed"` // of those written, at runtime
-	File    string `json:"file"`    // of the entries, "" if the policy has no such set
-	Line    int    `json:"line"`    // where the policy declares it
-	Used    bool   `json:"used"`    // by a rule, service or test
+	File    string `json:"file"`    // where the policy declares it, "" if it has no such set
+	Line    int    `json:"line"`
+	Source  string `json:"source"` // the set's own file, "" if the policy holds the entries
+	Used    bool   `json:"used"`   // by a rule, service or test
 	// Idle entries were given at runtime and are not in force, because the policy has no set of that name
 	// and type.
 	Idle        int    `json:"idle"`
@@ -60,11 +61,8 @@ const maxSetBody = 16 << 20
 // setStatus counts the entries of a set of the policy.
 func (r *Ruleset) setStatus(s *firewall.Set) SetStatus {
 	out := SetStatus{
-		Name: s.Name, Type: string(s.Type), Written: s.Len(), Line: s.Pos.Line, File: s.Pos.File,
+		Name: s.Name, Type: string(s.Type), Written: s.Len(), File: s.Pos.File, Line: s.Pos.Line, Source: s.File,
 		Used: r.policy.Uses(s.Name), Description: s.Description,
-	}
-	if s.File != "" {
-		out.File = s.File
 	}
 	live := r.live[s.Name]
 	switch {
