@@ -5,6 +5,7 @@
 #define SOFTDPU_JUDGE_H
 
 #include "flow.h"
+#include "set.h"
 
 #define SECOND 954 /* ticks */
 
@@ -162,7 +163,7 @@ __noinline __u32 classify(struct classify_key *key)
 
 	if (!key)
 		return 0;
-	verdict = audit(key, 0);
+	verdict = audit(key, 0) + in_set4(key, 0, 0, 0) + in_set6(key, 0, 0, 0);
 	/* or the compiler takes this body for what callers will meet, and drops their use of it */
 	opaque(verdict);
 	return verdict;

@@ -33,6 +33,7 @@ EXPORT(enum, pass_cause);
 EXPORT(enum, flow_state);
 EXPORT(enum, packet_kind);
 EXPORT(enum, event_kind);
+EXPORT(enum, set_field);
 EXPORT(struct, event);
 EXPORT(struct, classify_key);
 EXPORT(struct, pass_mark);

@@ -472,6 +472,28 @@ type XDPScratch struct {
 	Bytes  [520]uint8
 }
 
+type XDPSet4Node struct {
+	_      structs.HostLayout
+	Edge   [15]uint32
+	Inside uint32
+}
+
+type XDPSet6Node struct {
+	_      structs.HostLayout
+	Hi     [7]uint64
+	Lo     [7]uint64
+	Inside uint64
+	Pad    uint64
+}
+
+type XDPSetField uint32
+
+const (
+	XDPSetFieldSET_SRC     XDPSetField = 0
+	XDPSetFieldSET_DST     XDPSetField = 1
+	XDPSetFieldSET_CONTEXT XDPSetField = 2
+)
+
 type XDPSim struct {
 	_       structs.HostLayout
 	Control XDPSimControl
@@ -542,6 +564,8 @@ const (
 	XDPMapRejects           = "rejects"
 	XDPMapRules             = "rules"
 	XDPMapScratches         = "scratches"
+	XDPMapSetNodes4         = "set_nodes4"
+	XDPMapSetNodes6         = "set_nodes6"
 	XDPMapSims              = "sims"
 	XDPMapStripes           = "stripes"
 	XDPMapTableCounters     = "table_counters"
@@ -565,6 +589,7 @@ const (
 	XDPVarExportPassCause   = "export_pass_cause"
 	XDPVarExportPassMark    = "export_pass_mark"
 	XDPVarExportReason      = "export_reason"
+	XDPVarExportSetField    = "export_set_field"
 	XDPVarFlowsMax          = "flows_max"
 	XDPVarFragmentMask      = "fragment_mask"
 	XDPVarGroup4Mask        = "group4_mask"
@@ -651,6 +676,8 @@ type XDPMapSpecs struct {
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
 	Scratches     *ebpf.MapSpec `ebpf:"scratches"`
+	SetNodes4     *ebpf.MapSpec `ebpf:"set_nodes4"`
+	SetNodes6     *ebpf.MapSpec `ebpf:"set_nodes6"`
 	Sims          *ebpf.MapSpec `ebpf:"sims"`
 	Stripes       *ebpf.MapSpec `ebpf:"stripes"`
 	TableCounters *ebpf.MapSpec `ebpf:"table_counters"`
@@ -675,6 +702,7 @@ type XDPVariableSpecs struct {
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportSetField    *ebpf.VariableSpec `ebpf:"export_set_field"`
 	FlowsMax          *ebpf.VariableSpec `ebpf:"flows_max"`
 	FragmentMask      *ebpf.VariableSpec `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.VariableSpec `ebpf:"group4_mask"`
@@ -728,6 +756,8 @@ type XDPMaps struct {
 	Rejects       *ebpf.Map `ebpf:"rejects"`
 	Rules         *ebpf.Map `ebpf:"rules"`
 	Scratches     *ebpf.Map `ebpf:"scratches"`
+	SetNodes4     *ebpf.Map `ebpf:"set_nodes4"`
+	SetNodes6     *ebpf.Map `ebpf:"set_nodes6"`
 	Sims          *ebpf.Map `ebpf:"sims"`
 	Stripes       *ebpf.Map `ebpf:"stripes"`
 	TableCounters *ebpf.Map `ebpf:"table_counters"`
@@ -758,6 +788,8 @@ func (m *XDPMaps) Close() error {
 		m.Rejects,
 		m.Rules,
 		m.Scratches,
+		m.SetNodes4,
+		m.SetNodes6,
 		m.Sims,
 		m.Stripes,
 		m.TableCounters,
@@ -783,6 +815,7 @@ type XDPVariables struct {
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.Variable `ebpf:"export_reason"`
+	ExportSetField    *ebpf.Variable `ebpf:"export_set_field"`
 	FlowsMax          *ebpf.Variable `ebpf:"flows_max"`
 	FragmentMask      *ebpf.Variable `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.Variable `ebpf:"group4_mask"`

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -129,6 +130,18 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 	for mac, identity := range g.MACs {
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
+	replaced := maps.Clone(p.maps)
+	for _, m := range []struct {
+		name string
+		make func(*ebpf.MapSpec) (*ebpf.Map, error)
+	}{{bpf.XDPMapSetNodes4, setNodes4(g.ACL)}, {bpf.XDPMapSetNodes6, setNodes6(g.ACL)}} {
+		made, err := m.make(spec.Maps[m.name])
+		if err != nil {
+			return nil, fmt.Errorf("make map %s: %w", m.name, err)
+		}
+		defer made.Close() // the programs hold it
+		replaced[m.name] = made
+	}
 	if g.ACL != nil {
 		for _, name := range []string{bpf.XDPProgSoftdpu, bpf.XDPProgGuard} {
 			if err := flowtable.ReplaceClassifier(spec.Programs[name], g.ACL); err != nil {
@@ -136,7 +149,7 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 			}
 		}
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: p.maps})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,9 @@ var needs = struct {
 
 // perGeneration names the maps that are not shared: the constants, tables that only the generation they
 // were made for may see, and what the object holds for bpf2go alone.
-var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true, ".bss": true}
+var perGeneration = map[string]bool{
+	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, ".rodata": true, ".bss": true,
+}
 
 // Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
 // is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.18.

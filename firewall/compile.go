@@ -3,6 +3,7 @@ package firewall
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
@@ -24,6 +25,7 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 		policy: p,
 		opts:   opts,
 		zones:  map[string]uint8{NameHost: zoneHost},
+		sets:   make(map[string][]box),
 		out:    &Compiled{Tests: slices.Clone(p.Tests), Warnings: slices.Clone(p.Warnings), Identities: new(Identities)},
 	}
 	if c.previous = opts.Previous; c.previous == nil {
@@ -65,7 +67,8 @@ type compiler struct {
 	antispoof []flowtable.ACLEntry
 	builtin   builtinEntries
 	entries   []flowtable.ACLEntry
-	used      []string // services that management names
+	used      []string         // services that management names
+	sets      map[string][]box // what lists of sets come to
 }
 
 func (c *compiler) fail(e Error) { c.errs = append(c.errs, e) }
@@ -214,13 +217,7 @@ func (c *compiler) selector(s *Selector) []box {
 		out = product(out, []box{{addrs: joinAddresses(s.Addresses)}})
 	}
 	if len(s.Sets) > 0 {
-		addrs, macs := []flowtable.AddrRange{}, []MAC{}
-		for _, name := range s.Sets {
-			set := &c.policy.Sets[slices.IndexFunc(c.policy.Sets, func(s Set) bool { return s.Name == name })]
-			addrs = append(addrs, set.Prefixes...)
-			macs = append(macs, set.MACs...)
-		}
-		out = product(out, []box{{addrs: joinAddresses(addrs)}, {contexts: c.contexts(macs)}})
+		out = product(out, c.setBoxes(s.Sets))
 	}
 	if len(s.Workloads) > 0 {
 		var boxes []box
@@ -238,6 +235,25 @@ func (c *compiler) selector(s *Selector) []box {
 		out = product(out, mergeBoxes(boxes))
 	}
 	return mergeBoxes(out)
+}
+
+// setBoxes returns the alternatives that sets come to. Rules that name the same sets share them: a large
+// one takes its time.
+func (c *compiler) setBoxes(names []string) []box {
+	key := strings.Join(names, " ")
+	boxes, known := c.sets[key]
+	if known {
+		return boxes
+	}
+	addrs, macs := []flowtable.AddrRange{}, []MAC{}
+	for _, name := range names {
+		set := &c.policy.Sets[slices.IndexFunc(c.policy.Sets, func(s Set) bool { return s.Name == name })]
+		addrs = append(addrs, set.Prefixes...)
+		macs = append(macs, set.MACs...)
+	}
+	boxes = []box{{addrs: joinAddresses(addrs)}, {contexts: c.contexts(macs)}}
+	c.sets[key] = boxes
+	return boxes
 }
 
 func (c *compiler) workload(w *Workload) box {

@@ -3,7 +3,6 @@ package firewall
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,19 +27,6 @@ func list[T any](members []T, text func(T) string) string {
 }
 
 func same(s string) string { return s }
-
-// addressText writes a range of addresses as policies do: as an address, a prefix, or first-last.
-func addressText(r flowtable.AddrRange) string {
-	if r.First == r.Last {
-		return r.First.String()
-	}
-	for bits := range r.First.BitLen() {
-		if p := netip.PrefixFrom(r.First, bits); p == p.Masked() && prefixRange(p) == r {
-			return p.String()
-		}
-	}
-	return r.First.String() + "-" + r.Last.String()
-}
 
 func portText(r flowtable.U16Range) string {
 	if r.First == r.Last {

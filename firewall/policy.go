@@ -66,6 +66,8 @@ type Set struct {
 	File        string // it was read from, "" if inline
 	Description string
 	Pos         Pos
+
+	lines []int32 // of the entries, in File or else in the policy's; 0: added at runtime
 }
 
 // MAC is an Ethernet address.
@@ -102,6 +104,8 @@ type ServiceMatch struct {
 	SrcPorts, DstPorts []flowtable.U16Range
 	Text               string // as written
 	Pos                Pos
+
+	src, dst portList // where sets are among what SrcPorts and DstPorts were made of
 }
 
 // Selector says which endpoint a rule speaks of. It matches when every field that is given does;

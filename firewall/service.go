@@ -254,16 +254,16 @@ func (l *loader) serviceMap(n *Node) (ServiceMatch, bool) {
 	number := protoNumbers[text]
 	m.Proto, m.Text = flowtable.U8Range{First: number, Last: number}, text
 	if p := f["port"]; p != nil {
-		m.DstPorts = l.ports(p, "port")
+		m.DstPorts, m.dst = l.ports(p, "port")
 	}
 	if p := f["source_port"]; p != nil {
-		m.SrcPorts = l.ports(p, "source_port")
+		m.SrcPorts, m.src = l.ports(p, "source_port")
 	}
 	return m, len(l.Errs) == before
 }
 
-// ports reads a port, a range, {set: name} or a list of these, joined.
-func (l *loader) ports(n *Node, what string) []flowtable.U16Range {
+// ports reads a port, a range, {set: name} or a list of these, joined, and what of it came from sets.
+func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from portList) {
 	out := []flowtable.U16Range{}
 	items := l.List(n)
 	for _, item := range items {
@@ -276,6 +276,7 @@ func (l *loader) ports(n *Node, what string) []flowtable.U16Range {
 			for _, s := range l.List(f["set"]) {
 				if set := l.setByName(s, SetPort); set != nil {
 					out = append(out, set.Ports...)
+					from.sets = append(from.sets, set.Name)
 				}
 			}
 			continue
@@ -285,7 +286,7 @@ func (l *loader) ports(n *Node, what string) []flowtable.U16Range {
 			continue
 		}
 		if text == NameAny {
-			out = append(out, anyPort...)
+			out, from.own = append(out, anyPort...), append(from.own, anyPort...)
 			continue
 		}
 		p, hint, err := parsePorts(text)
@@ -293,10 +294,10 @@ func (l *loader) ports(n *Node, what string) []flowtable.U16Range {
 			l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 			continue
 		}
-		out = append(out, p)
+		out, from.own = append(out, p), append(from.own, p)
 	}
 	if len(items) == 0 {
 		l.Fail(n.Pos.Errorf("an empty list of ports matches nothing").WithHint("leave `%s` out for any", what))
 	}
-	return joinPorts(out)
+	return joinPorts(out), from
 }

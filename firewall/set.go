@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -51,7 +50,7 @@ func (l *loader) inlineSet(s *Set, n *Node) {
 		if !ok || s.Type == "" {
 			continue
 		}
-		if hint, err := s.add(text); err != nil {
+		if hint, err := s.add(text, item.Pos.Line); err != nil {
 			l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 		}
 	}
@@ -88,7 +87,7 @@ func (l *loader) fileSet(s *Set, n *Node) {
 		if entry == "" {
 			continue
 		}
-		hint, err := s.add(entry)
+		hint, err := s.add(entry, number)
 		if err == nil {
 			continue
 		}
@@ -101,34 +100,13 @@ func (l *loader) fileSet(s *Set, n *Node) {
 	}
 }
 
-// add puts an entry into the list of the set's type.
-func (s *Set) add(text string) (hint string, err error) {
-	switch s.Type {
-	case SetPrefix:
-		a, hint, err := parseAddresses(text)
-		if err != nil {
-			return hint, err
-		}
-		s.Prefixes = append(s.Prefixes, a)
-	case SetPort:
-		p, hint, err := parsePorts(text)
-		if err != nil {
-			return hint, err
-		}
-		s.Ports = append(s.Ports, p)
-	case SetMAC:
-		m, hint, err := parseMAC(text)
-		if err != nil {
-			return hint, err
-		}
-		s.MACs = append(s.MACs, m)
-	case SetName:
-		if strings.ContainsAny(text, " \t/:@") {
-			return "write a host name as in example.com or *.example.com", fmt.Errorf("%q is not a host name", text)
-		}
-		s.Names = append(s.Names, text)
+// add appends an entry that is written in a line of the set's file.
+func (s *Set) add(text string, line int) (hint string, err error) {
+	e, hint, err := ParseEntry(s.Type, text)
+	if err == nil {
+		s.put(e, line)
 	}
-	return "", nil
+	return hint, err
 }
 
 // setByName looks up a set that must be of one of the given types.

@@ -3,6 +3,8 @@ package flowtable
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/softdpu/softdpu/bpf"
 )
 
 // Zones are a set of zone ids (abi.h: ZONE_*), one bit each. The zero value stands for any zone.
@@ -50,6 +52,8 @@ const aclRuleMask = 1<<24 - 1
 type ACL struct {
 	nodes []treeNode
 	sets  []aclSet
+	set4  []bpf.XDPSet4Node // the sets that do not stand in the program
+	set6  []bpf.XDPSet6Node
 	root  int32
 	tree4 int32 // roots of the two families' searches
 	tree6 int32
@@ -61,6 +65,9 @@ type aclSet struct {
 	max    aclNum     // largest value of the dimension
 	dim    uint8
 	family uint8
+
+	mapped       bool // it stands in a map: nodes from first on
+	first, nodes uint32
 }
 
 // CompileACL compiles entries, first match first. It copies what it needs of them. An error names
@@ -78,6 +85,7 @@ func CompileACL(entries []ACLEntry) (*ACL, error) {
 	miss := a.push(treeNode{op: treeVerdict})
 	a.root = a.push(treeNode{op: treeIsFamily, value: aclNum{lo: 6}, yes: a.tree6, no: miss})
 	a.root = a.push(treeNode{op: treeIsFamily, value: aclNum{lo: 4}, yes: a.tree4, no: a.root})
+	a.mapSets()
 	return a, nil
 }
 

@@ -206,16 +206,16 @@ func (p *aclPool) covers(b, a int32) bool {
 
 // meet tells whether sets a and b have a value in common.
 func (p *aclPool) meet(a, b int32) bool {
-	x, y := p.sets[a], p.sets[b]
-	for len(x) > 0 && len(y) > 0 {
-		switch {
-		case x[0].last.less(y[0].first):
-			x = x[1:]
-		case y[0].last.less(x[0].first):
-			y = y[1:]
-		default:
+	few, many := p.sets[a], p.sets[b]
+	if len(few) > len(many) {
+		few, many = many, few
+	}
+	for _, r := range few {
+		n, _ := slices.BinarySearchFunc(many, r.first, func(m aclRange, first aclNum) int { return m.last.compare(first) })
+		if n < len(many) && !r.last.less(many[n].first) {
 			return true
 		}
+		many = many[n:]
 	}
 	return false
 }

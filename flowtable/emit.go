@@ -25,7 +25,8 @@ const emitContinue = 1 << 32
 // Small pipes are one function, classify. A larger search is laid out in an order in which every
 // step leads forward, and cut into parts, each a global function that takes the place to begin at
 // and returns a verdict or a place in a later part; classify calls them in turn. Large sets are
-// functions of their own. Calls never nest deeper than two below classify.
+// functions of their own, and the largest are searched by the program's own functions in_set4 and in_set6.
+// Calls never nest deeper than two below classify.
 type emitter struct {
 	acl     *ACL
 	order   []int32 // nodes of the IPv4 search, then those of the IPv6 search; verdicts are not in it
@@ -35,7 +36,7 @@ type emitter struct {
 	entries []int   // places at which other functions enter, ascending
 	regs    map[uint8][emitFields]asm.Register
 	packs   []emitPack
-	packOf  []int32 // of each large set
+	packOf  []int32 // of each large set; -1: it stands in a map
 	funcs   []emitted
 	slots   int
 }
@@ -54,12 +55,13 @@ const (
 	emitClassify emitKind = iota // u32 (struct classify_key *)
 	emitPart                     // u64 (struct classify_key *, u32 place)
 	emitSet                      // u32 (struct classify_key *, u32 set): 1 = inside
-	emitPiece                    // u32 (struct classify_key *): 1 = inside
 )
 
 const (
 	emitClassifyName = "classify"
 	emitAuditName    = "audit"
+	emitSet4Name     = "in_set4"
+	emitSet6Name     = "in_set6"
 )
 
 func emitPartName(n int) string { return fmt.Sprintf("classify_part%d", n) }
@@ -102,7 +104,7 @@ func emitACL(a *ACL) ([]emitted, error) {
 	}
 	e.funcs = append([]emitted{{emitClassifyName, emitClassify, whole}}, e.funcs...)
 	if len(e.funcs) > emitMaxFuncs {
-		return nil, fmt.Errorf("the pipe needs %d functions, more than the %d that fit into a program: use fewer entries or smaller address sets", len(e.funcs), emitMaxFuncs)
+		return nil, fmt.Errorf("the pipe needs %d functions, more than the %d that fit into a program: use fewer entries or fewer address sets", len(e.funcs), emitMaxFuncs)
 	}
 	return e.funcs, nil
 }
@@ -110,7 +112,7 @@ func emitACL(a *ACL) ([]emitted, error) {
 // account adds a function and refuses what no kernel would load.
 func (e *emitter) account(f *emitFunc) (asm.Instructions, error) {
 	if e.slots += f.slots; e.slots > emitMaxSlots {
-		return nil, fmt.Errorf("the pipe needs more than the %d instructions that fit into a program: use fewer entries or smaller address sets", emitMaxSlots)
+		return nil, fmt.Errorf("the pipe needs more than the %d instructions that fit into a program: use fewer entries or fewer address sets", emitMaxSlots)
 	}
 	return f.finish()
 }

@@ -142,6 +142,7 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 		state:    kernelMap(tb, "state", 8, 1),
 	}
 	spec := k.harness(tb, batch)
+	spec.Instructions = append(spec.Instructions, kernelSets(tb, a)...)
 	if a == nil {
 		insns, err := emitCalled(spec.Instructions)
 		if err != nil {
@@ -158,6 +159,55 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 	tb.Cleanup(func() { prog.Close() })
 	k.prog = prog
 	return k
+}
+
+// kernelSets returns the program's own functions that search the maps of large sets, with maps of a's.
+func kernelSets(tb testing.TB, a *ACL) (insns asm.Instructions) {
+	tb.Helper()
+	object, err := bpf.LoadXDP()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var set4 []bpf.XDPSet4Node
+	var set6 []bpf.XDPSet6Node
+	if a != nil {
+		set4, set6 = a.Sets()
+	}
+	maps := map[string]*ebpf.Map{
+		bpf.XDPMapSetNodes4: kernelNodes(tb, bpf.XDPMapSetNodes4, set4), bpf.XDPMapSetNodes6: kernelNodes(tb, bpf.XDPMapSetNodes6, set6),
+	}
+	inside := false
+	for _, ins := range object.Programs[bpf.XDPProgSoftdpu].Instructions {
+		if name := ins.Symbol(); name != "" {
+			inside = name == emitSet4Name || name == emitSet6Name
+		}
+		if !inside {
+			continue
+		}
+		if m := maps[ins.Reference()]; m != nil {
+			if err := ins.AssociateMap(m); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		insns = append(insns, btf.WithFuncMetadata(ins.WithSource(nil), btf.FuncMetadata(&ins)))
+	}
+	return insns
+}
+
+func kernelNodes[T any](tb testing.TB, name string, nodes []T) *ebpf.Map {
+	tb.Helper()
+	var node T
+	m := kernelMap(tb, name, uint32(unsafe.Sizeof(node)), uint32(max(1, len(nodes))))
+	index := make([]uint32, len(nodes))
+	for i := range index {
+		index[i] = uint32(i)
+	}
+	if len(nodes) > 0 {
+		if _, err := m.BatchUpdate(index, nodes, nil); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return m
 }
 
 // kernelLog shortens a verifier's log to its end.

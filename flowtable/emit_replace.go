@@ -16,7 +16,8 @@ import (
 // Instructions returns the pipe as eBPF: the global function `classify`, which takes a pointer to
 // struct classify_key in host byte order (NULL: answers 0) and returns the verdict, and behind it the
 // functions that it calls, all with type information. Audit entries call the function
-// `audit(struct classify_key *, __u32 rule)`, which is not among them. The functions need Linux 5.12
+// `audit(struct classify_key *, __u32 rule)`, and the sets of Sets `in_set4` and `in_set6(struct classify_key *,
+// __u32 first, __u32 nodes, __u32 field)`, which are not among them. The functions need Linux 5.12
 // (pointers as arguments of global functions). An error says that the pipe is too large for a
 // program, and for which limit.
 func (a *ACL) Instructions() (asm.Instructions, error) {
@@ -48,7 +49,6 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 	types := map[emitKind]*btf.FuncProto{
 		emitClassify: proto,
 		emitSet:      {Return: proto.Return, Params: []btf.FuncParam{proto.Params[0], number}},
-		emitPiece:    {Return: proto.Return, Params: proto.Params},
 		emitPart: {
 			Return: &btf.Int{Name: "unsigned long", Size: 8, Encoding: btf.Unsigned},
 			Params: []btf.FuncParam{proto.Params[0], number},

@@ -61,7 +61,7 @@ func TestReplaceClassifierOfObject(t *testing.T) {
 	}
 }
 
-// aclLarge needs several parts, sets of their own and one set that needs pieces.
+// aclLarge needs several parts, sets of their own and sets in maps.
 func aclLarge(s aclSource) []ACLEntry {
 	entries := aclFirewallRules(2000)
 	for i := range entries {
@@ -93,8 +93,8 @@ func TestInstructionsOfLargePipe(t *testing.T) {
 	for _, fn := range funcs {
 		kinds[fn.kind]++
 	}
-	if kinds[emitPart] < 2 || kinds[emitSet] < 1 || kinds[emitPiece] < 2 {
-		t.Fatalf("%d parts, %d sets, %d pieces: the pipe is too small for this test", kinds[emitPart], kinds[emitSet], kinds[emitPiece])
+	if set4, set6 := a.Sets(); kinds[emitPart] < 2 || kinds[emitSet] < 1 || len(set4) < 2 || len(set6) < 2 {
+		t.Fatalf("%d parts, %d sets, %d and %d nodes of sets: the pipe is too small for this test", kinds[emitPart], kinds[emitSet], len(set4), len(set6))
 	}
 	k := newKernelClassifier(t, a, true)
 	keys := make([]bpf.XDPClassifyKey, kernelBatch)
@@ -116,11 +116,15 @@ func TestInstructionsOfLargePipe(t *testing.T) {
 
 func TestInstructionsRefuseWhatDoesNotFit(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
-	e := ACLEntry{Proto: U8Range{0, 255}, SrcPort: U16Range{0, 65535}, DstPort: U16Range{0, 65535}, Verdict: 1}
-	for range 60_000 {
-		e.Src = append(e.Src, aclPrefix(aclPrefix6(r.Uint64(), 128)))
+	entries := make([]ACLEntry, 1000)
+	for i := range entries {
+		entries[i] = ACLEntry{Proto: U8Range{0, 255}, SrcPort: U16Range{0, 65535}, DstPort: U16Range{0, 65535}, Verdict: 1}
+		for range aclCodeRanges - 1 {
+			entries[i].Src = append(entries[i].Src, aclPrefix(aclPrefix6(r.Uint64(), 128)))
+		}
 	}
-	a, err := CompileACL([]ACLEntry{e})
+	e := entries[len(entries)-1]
+	a, err := CompileACL(entries)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +186,7 @@ func TestInstructionsAreTyped(t *testing.T) {
 	if insns[0].Symbol() != "classify" {
 		t.Errorf("the first function is %q", insns[0].Symbol())
 	}
-	names := map[string]bool{"audit": true}
+	names := map[string]bool{"audit": true, "in_set4": true, "in_set6": true}
 	for i := range insns {
 		name, fn := insns[i].Symbol(), btf.FuncMetadata(&insns[i])
 		if (name != "") != (fn != nil) || fn != nil && (fn.Name != name || fn.Linkage != btf.GlobalFunc) {

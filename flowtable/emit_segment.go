@@ -170,9 +170,6 @@ func (s *emitSegment) nodes(from, limit int) int {
 	for ; at < limit; at++ {
 		id := s.order[at]
 		need := emitNodeSlots + emitExitSlots*(s.ahead+2) + emitEntrySlots*(len(s.entries)+2)
-		if n := &s.acl.nodes[id]; n.op == treeIn {
-			need += emitPieceSlots * len(s.packs[s.packOf[n.set]].pieces)
-		}
 		if s.f.slots+need > emitFuncSlots {
 			break
 		}
@@ -240,24 +237,27 @@ func (s *emitSegment) node(n *treeNode, next int32) {
 	}
 }
 
-// inside calls what answers in R0 for a large set. A set in pieces is chosen from here: call frames are
-// few, and the program that calls classify needs most of them.
+// inside calls what answers in R0 for a large set.
 func (s *emitSegment) inside(n int) {
-	f, p := s.f, &s.packs[s.packOf[n]]
+	f, set := s.f, &s.acl.sets[n]
 	f.add(asm.Mov.Reg(asm.R1, emitKey))
-	if p.pieces == nil {
+	if !set.mapped {
 		f.add(asm.Mov.Imm32(asm.R2, int32(n)))
-		f.call(p.name)
+		f.call(s.packs[s.packOf[n]].name)
 	} else {
-		set := &s.acl.sets[n]
-		edges, _ := aclEdges(set.ranges, set.max)
-		join := f.label()
-		search := &emitSearch{f: f}
-		search.load(set)
-		search.pieces(p.name, edges, p.pieces, 0, join)
-		f.place(join)
+		name := emitSet4Name
+		if emitWide(set.family, set.dim) {
+			name = emitSet6Name
+		}
+		f.add(asm.Mov.Imm32(asm.R2, int32(set.first)), asm.Mov.Imm32(asm.R3, int32(set.nodes)), asm.Mov.Imm32(asm.R4, int32(emitSetFields[set.dim])))
+		f.call(name)
 	}
 	s.clobber()
+}
+
+// emitSetFields are the fields that can have large sets.
+var emitSetFields = map[uint8]bpf.XDPSetField{
+	treeSrc: bpf.XDPSetFieldSET_SRC, treeDst: bpf.XDPSetFieldSET_DST, treeContext: bpf.XDPSetFieldSET_CONTEXT,
 }
 
 // field returns the register that holds a field, reading it where no node before did.

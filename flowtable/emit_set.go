@@ -6,51 +6,38 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// emitPack is a function that answers for several large sets, or several functions for the pieces of
-// one that no function can hold.
+// emitPack is a function that answers for several large sets.
 type emitPack struct {
-	name   string
-	sets   []int // numbers of the sets, ascending
-	pieces []int // first edge of each piece of the one set, each a function; nil: one function for all
+	name string
+	sets []int // numbers of the sets, ascending
 }
 
 // emitSetSlots is what a set takes beside its edges: dispatch and reading the fields.
 const emitSetSlots = 4
 
-func emitPieceName(pack string, piece int) string { return fmt.Sprintf("%s_%d", pack, piece) }
-
-// pack distributes the large sets over functions.
+// pack distributes the large sets that do not stand in maps over functions.
 func (e *emitter) pack() {
 	room := 0
 	for n := range e.acl.sets {
 		set := &e.acl.sets[n]
-		edges, _ := aclEdges(set.ranges, set.max)
-		var pieces []int
-		slots := emitFuncSlots
-		total := emitSetSlots
-		for i, edge := range edges {
-			need := emitEdgeSlots(edge, emitWide(set.family, set.dim))
-			total += need
-			if slots += need; slots > emitFuncSlots-emitNodeSlots {
-				pieces = append(pieces, i)
-				slots = need
-			}
+		if set.mapped {
+			e.packOf = append(e.packOf, -1)
+			continue
 		}
-		if room -= total; room < 0 || len(pieces) > 1 {
+		edges, _ := aclEdges(set.ranges, set.max)
+		total := emitSetSlots
+		for _, edge := range edges {
+			total += emitEdgeSlots(edge, emitWide(set.family, set.dim))
+		}
+		if room -= total; room < 0 {
 			e.packs = append(e.packs, emitPack{name: fmt.Sprintf("%s_set%d", emitClassifyName, n)})
 			room = emitFuncSlots - emitNodeSlots - total
 		}
 		p := &e.packs[len(e.packs)-1]
 		p.sets = append(p.sets, n)
-		if len(pieces) > 1 {
-			p.pieces, room = pieces, 0
-		}
 		e.packOf = append(e.packOf, int32(len(e.packs)-1))
 	}
 }
-
-// emitPieceSlots is the most that the choice among pieces takes for each.
-const emitPieceSlots = 11
 
 // emitSearch writes a binary search of a set: the value at hand is in R2, of IPv6 addresses the upper
 // half in R3. Its paths meet at the outcome only (see emitSegment).
@@ -63,27 +50,8 @@ type emitSearch struct {
 // sets emits the functions of the large sets.
 func (e *emitter) sets() error {
 	for i := range e.packs {
-		p := &e.packs[i]
-		if p.pieces == nil {
-			if err := e.setFunc(p.name, emitSet, func(s *emitSearch) { s.choose(e.acl, p.sets) }); err != nil {
-				return err
-			}
-			continue
-		}
-		set := &e.acl.sets[p.sets[0]]
-		edges, parity := aclEdges(set.ranges, set.max)
-		for j, start := range p.pieces {
-			end := len(edges)
-			if j+1 < len(p.pieces) {
-				end = p.pieces[j+1]
-			}
-			err := e.setFunc(emitPieceName(p.name, j), emitPiece, func(s *emitSearch) {
-				s.load(set)
-				s.edges(edges[start:end], parity+start)
-			})
-			if err != nil {
-				return err
-			}
+		if err := e.setFunc(&e.packs[i]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -100,12 +68,12 @@ func emitEdgeSlots(edge aclNum, wide bool) int {
 	return 8
 }
 
-func (e *emitter) setFunc(name string, kind emitKind, body func(*emitSearch)) error {
+func (e *emitter) setFunc(p *emitPack) error {
 	f := &emitFunc{}
 	s := &emitSearch{f: f, in: f.label(), out: f.label()}
 	f.add(asm.Mov.Imm32(asm.R0, 0)) // a function's first instruction carries its name: it may not be a jump
 	f.jumpImm(asm.JEq, asm.R1, 0, asm.R0, s.out)
-	body(s)
+	s.choose(e.acl, p.sets)
 	f.place(s.out)
 	f.ret(0)
 	if f.used(s.in) {
@@ -113,7 +81,7 @@ func (e *emitter) setFunc(name string, kind emitKind, body func(*emitSearch)) er
 		f.ret(1)
 	}
 	insns, err := e.account(f)
-	e.funcs = append(e.funcs, emitted{name, kind, insns})
+	e.funcs = append(e.funcs, emitted{p.name, emitSet, insns})
 	return err
 }
 
@@ -214,36 +182,5 @@ func (s *emitSearch) halve(edges []aclNum, parity int, atLeast func(aclNum, emit
 	if !last {
 		s.f.place(upper)
 		s.halve(edges[mid+1:], parity+mid+1, atLeast)
-	}
-}
-
-// pieces calls the piece that has the edge at or below the value and goes on at join; first is the
-// number of the first of those whose starts are given.
-func (s *emitSearch) pieces(pack string, edges []aclNum, starts []int, first int, join emitLabel) {
-	if len(starts) == 1 {
-		s.f.call(emitPieceName(pack, first)) // R1 still holds the key
-		s.f.goTo(join)
-		return
-	}
-	mid := len(starts) / 2
-	upper := s.f.label()
-	s.atLeast(edges[starts[mid]], upper)
-	s.pieces(pack, edges, starts[:mid], first, join)
-	s.f.place(upper)
-	s.pieces(pack, edges, starts[mid:], first+mid, join)
-}
-
-// atLeast jumps to l if the value is at least edge, else goes on.
-func (s *emitSearch) atLeast(edge aclNum, l emitLabel) {
-	switch {
-	case !s.wide:
-		s.f.jump(emitImm32(asm.JGE, asm.R2, edge.lo), l)
-	case edge.lo == 0:
-		s.f.jumpImm(asm.JGE, asm.R3, edge.hi, asm.R0, l)
-	default:
-		below := s.f.label()
-		s.f.jumpUnequal(asm.R3, edge.hi, asm.R0, l, below)
-		s.f.jumpImm(asm.JGE, asm.R2, edge.lo, asm.R0, l)
-		s.f.place(below)
 	}
 }

@@ -19,7 +19,8 @@ const (
 )
 
 // treeInlineRanges is the largest number of ranges whose search stands in the tree itself. A larger
-// set is one question, answered by a search of its own, and stays whole when a cut goes through it.
+// set is one question, answered by a search of its own, and stays whole when a cut goes through it; of
+// more than aclCodeRanges, that search stands in a map.
 const treeInlineRanges = 8
 
 // treeOp says what a node does.
@@ -59,6 +60,7 @@ type treeBuilder struct {
 	memo    map[[sha256.Size]byte]int32
 	nodes   map[treeNode]int32
 	large   map[[2]int32]int32 // dimension, set id -> index into ACL.sets
+	lists   map[treeList]int32 // lists that were seen -> set id
 	key     []byte
 	cut     treeCutter
 }
@@ -69,6 +71,7 @@ func newTreeBuilder(acl *ACL, family uint8, entries []ACLEntry) *treeBuilder {
 		memo:  map[[sha256.Size]byte]int32{},
 		nodes: map[treeNode]int32{},
 		large: map[[2]int32]int32{},
+		lists: map[treeList]int32{},
 	}
 	addr := aclNum{lo: 1<<32 - 1}
 	if family == 6 {
@@ -220,6 +223,13 @@ func (b *treeBuilder) split(items []treeItem, q treeQuestion) (no, yes []treeIte
 		idNo, idYes := id, id
 		switch {
 		case id == aclAny:
+		case q.op == treeAtLeast && len(p.sets[id]) > aclCodeRanges:
+			if !p.sets[id][0].first.less(q.value) {
+				idNo = aclNone
+			}
+			if p.sets[id][len(p.sets[id])-1].last.less(q.value) {
+				idYes = aclNone
+			}
 		case q.op == treeAtLeast:
 			idNo, idYes = b.narrow(q.dim, id, p.below(id, q.value)), b.narrow(q.dim, id, p.from(id, q.value))
 		case q.op == treeEqual:

@@ -42,13 +42,27 @@ func (b *treeBuilder) addresses(dim int, alternatives []AddrRange) int32 {
 	if len(alternatives) == 0 {
 		return aclAny
 	}
+	// Rules that name one large set have one list.
+	list := treeList{dim, &alternatives[0], len(alternatives)}
+	if id, known := b.lists[list]; known {
+		return id
+	}
 	var ranges []aclRange
 	for _, r := range alternatives {
 		if r.First.Is4() == (b.family == 4) {
 			ranges = append(ranges, aclRange{aclAddr(r.First), aclAddr(r.Last)})
 		}
 	}
-	return b.pools[dim].union(ranges)
+	id := b.pools[dim].union(ranges)
+	b.lists[list] = id
+	return id
+}
+
+// treeList is a list of addresses, by where it lies.
+type treeList struct {
+	dim   int
+	first *AddrRange
+	len   int
 }
 
 func (b *treeBuilder) zones(dim int, zones Zones) int32 {

@@ -100,6 +100,8 @@ type PolicyStatus struct {
 	Unconfirmed  *UnconfirmedStatus `json:"unconfirmed"`   // it comes back by itself
 	RolledBack   *RolledBackStatus  `json:"rolled_back"`   // it is not that of the files
 	HistoryError string             `json:"history_error"` // why the history cannot be relied on, "" if it can
+	// RuntimeEntries counts entries that sets were given at runtime, and those taken out of them there.
+	RuntimeEntries int `json:"runtime_entries"`
 }
 
 // PortStatus is a port as it runs.

@@ -139,7 +139,7 @@ func (g *running) compile(k *candidate) (*Ruleset, error) {
 	defer routes.close()
 	options := k.config.CompileOptions(g.now())
 	options.Previous = identities
-	return k.prepare(options, routes.zone)
+	return k.prepareLive(options, g.rules.Load().live, routes.zone)
 }
 
 // enact puts a policy in force and notes it in the history. What has to be known after a crash is noted

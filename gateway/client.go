@@ -99,8 +99,16 @@ func (c *Client) get(ctx context.Context, what string, query url.Values, into an
 }
 
 func (c *Client) ask(ctx context.Context, method, what string, query url.Values, into any) error {
-	u := url.URL{Scheme: "http", Host: "softdpu", Path: "/v1/" + what, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	return c.send(ctx, method, what, query, nil, into)
+}
+
+// send is ask with a body.
+func (c *Client) send(ctx context.Context, method, what string, query url.Values, body io.Reader, into any) error {
+	u := "http://softdpu/v1/" + what
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", what, err)
 	}

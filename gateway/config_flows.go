@@ -166,11 +166,14 @@ func parseDuration(text string) (time.Duration, error) {
 	if err != nil || rest == "0" || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") {
 		return 0, bad
 	}
-	if d > maxTimeout {
-		return maxTimeout + 1, nil // the sum must not overflow
+	if d > maxSpan {
+		return maxSpan + 1, nil // the sum must not overflow
 	}
 	return days + d, nil
 }
+
+// maxSpan is the longest duration that anybody may ask for.
+const maxSpan = 3650 * 24 * time.Hour
 
 // metrics reads where to serve them, or none.
 func (r *configReader) metrics(c *Config, n *firewall.Node) {

@@ -43,6 +43,7 @@ type eveEvent struct {
 	Drop        *eveDrop   `json:"drop,omitempty"`
 	Flow        *eveFlow   `json:"flow,omitempty"`
 	Policy      *evePolicy `json:"policy,omitempty"`
+	Set         *eveSet    `json:"set,omitempty"`
 	Softdpu     eveRule    `json:"softdpu"`
 }
 

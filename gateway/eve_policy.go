@@ -35,10 +35,7 @@ func (e *eventLog) policyConfirmed(r *Ruleset, epoch uint32, q *change) {
 func (r *Ruleset) policyEvent(event string, epoch uint32, q *change) *eveEvent {
 	return &eveEvent{
 		Timestamp: time.Now().Format(eveTime), EventType: evePolicyType,
-		Policy: &evePolicy{
-			Epoch: epoch, Hash: r.hash(), Files: r.Files, Rules: len(r.Compiled.Order),
-			Zones: len(r.zoneNames()), Tests: r.passed(),
-		},
+		Policy:  r.evePolicy(epoch),
 		Softdpu: q.event(event),
 	}
 }
@@ -63,6 +60,13 @@ func (e *eventLog) policyRefused(q *change, k *candidate, err error) {
 func (q *change) event(name string) eveRule {
 	return eveRule{
 		Event: name, By: q.by, User: q.who.User, Login: q.who.Login, Comment: q.comment, Entry: q.entry,
+	}
+}
+
+func (r *Ruleset) evePolicy(epoch uint32) *evePolicy {
+	return &evePolicy{
+		Epoch: epoch, Hash: r.hash(), Files: r.Files, Rules: len(r.Compiled.Order),
+		Zones: len(r.zoneNames()), Tests: r.passed(),
 	}
 }
 

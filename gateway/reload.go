@@ -67,6 +67,7 @@ type reloadAnswer struct {
 // that has the gateway's network namespace.
 func (g *running) attend(ctx context.Context) {
 	defer close(g.ending)
+	defer g.sets.abandon()
 	timer := time.NewTicker(expiryInterval)
 	defer timer.Stop()
 	failing := false
@@ -85,6 +86,10 @@ func (g *running) attend(ctx context.Context) {
 			r.answer <- reloadAnswer{done, err}
 		case <-g.due():
 			g.comeBack()
+		case call := <-g.sets.calls:
+			g.sets.wait(call)
+		case <-g.sets.due(g.now()):
+			g.changeSets()
 		case <-graceOver:
 			graceOver = nil
 			if err := g.endGrace(); err != nil {
@@ -130,8 +135,11 @@ func (g *running) expire() error {
 	}
 	options := old.config.CompileOptions(g.now())
 	options.Previous = identities
-	rules, err := compileRuleset(old.config, old.policy, options)
+	rules, err := compileRuleset(old.config, old.policy, options) // for its warnings
 	if err != nil {
+		return err
+	}
+	if rules, err = rules.withLive(old.live, options); err != nil {
 		return err
 	}
 	rules.failed = old.failed

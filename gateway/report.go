@@ -201,7 +201,7 @@ func (r *reporter) status() (*Status, error) {
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File, Start: *r.inheritance.Load(),
 		Policy: PolicyStatus{
 			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
-			Zones: rules.zoneNames(), Tests: rules.passed(),
+			Zones: rules.zoneNames(), Tests: rules.passed(), RuntimeEntries: rules.live.size(),
 		},
 		Differs: changedFiles(rules),
 		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),

@@ -25,6 +25,7 @@ type Ruleset struct {
 	config *Config          // that names it
 	policy *firewall.Policy // as it was read
 	failed int              // tests: not 0 only for a policy that was in force before
+	live   liveSets         // what sets were given at runtime, beside policy
 }
 
 // passed is the number of the policy's tests that have passed.
@@ -61,6 +62,17 @@ func compileRuleset(c *Config, policy *firewall.Policy, options firewall.Compile
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
 	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy}, nil
+}
+
+// withLive is the ruleset with what sets were given at runtime instead of what it has of that now. Its
+// policy's tests are not run: they are about what is written.
+func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions) (*Ruleset, error) {
+	next, err := compileRuleset(r.config, r.policy.WithSets(live.changes(r.policy)), options)
+	if err != nil {
+		return nil, fmt.Errorf("compile policy with what sets were given at runtime: %w", err)
+	}
+	next.policy, next.live, next.failed, next.Read, next.Warnings = r.policy, live, r.failed, r.Read, r.Warnings
+	return next, nil
 }
 
 // zoneless refuses ports that no zone names: nothing could arrive there, and what leaves by them

@@ -74,8 +74,13 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.now != nil {
 		now = o.now
 	}
+	sets := newLiveSetter(c.State)
+	live, err := sets.store.load(now())
+	if err != nil {
+		return err
+	}
 	history := openHistory(c, o.Log)
-	first, err := begin(c, history, now(), o.Log)
+	first, err := begin(c, history, live, now(), o.Log)
 	if err != nil {
 		return refused("policy", err)
 	}
@@ -84,7 +89,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: newInForce(rules), before: first.before, history: history, first: first}
+	g := &running{config: c, options: o, rules: newInForce(rules), before: first.before, history: history, first: first, sets: sets}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -134,6 +139,7 @@ type running struct {
 	server   *server
 	listener net.Listener // until the server has it
 	loads    policyLoads
+	sets     *liveSetter
 
 	telemetry       *server // nil without metrics
 	metricsListener net.Listener
@@ -168,6 +174,9 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
+	if err := g.sets.open(rules.live); err != nil {
+		return err
+	}
 	if g.metricsListener, err = listenMetrics(&c.Metrics); err != nil {
 		return err
 	}
@@ -215,7 +224,7 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
 		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance,
 	}
-	g.server = newServer(r, &policyDesk{g, &differ{config: c, rules: g.rules, history: g.history}}, log)
+	g.server = newServer(r, &policyDesk{g, &differ{config: c, rules: g.rules, history: g.history}}, g.askSet, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
@@ -297,6 +306,7 @@ func (g *running) stop() error {
 	if g.events != nil {
 		errs = append(errs, g.events.close())
 	}
+	errs = append(errs, g.sets.store.close())
 	return errors.Join(errs...)
 }
 

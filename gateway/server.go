@@ -31,11 +31,16 @@ const serverGrace = 2 * time.Second
 //	GET /v1/policy/diff[?from=ENTRY][&to=ENTRY]
 //	POST /v1/policy/rollback[?entry=N]
 //	POST /v1/policy/confirm
+//	GET /v1/sets
+//	GET /v1/sets/NAME
+//	POST /v1/sets/NAME/add
+//	POST /v1/sets/NAME/del
 //
 // All but the first, the comparison and those that change something answer with an array of objects. An error is an object
 // with "error".
 type server struct {
 	reporter *reporter
+	change   func(context.Context, *setCall) (*SetChanged, error)
 	log      *slog.Logger
 	http     http.Server
 
@@ -44,8 +49,8 @@ type server struct {
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, policy *policyDesk, log *slog.Logger) *server {
-	s := &server{reporter: r, log: log}
+func newServer(r *reporter, policy *policyDesk, change func(context.Context, *setCall) (*SetChanged, error), log *slog.Logger) *server {
+	s := &server{reporter: r, change: change, log: log}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
@@ -54,10 +59,15 @@ func newServer(r *reporter, policy *policyDesk, log *slog.Logger) *server {
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	policy.register(mux)
+	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })
+	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)
+	mux.HandleFunc("POST /v1/sets/{name}/add", changes(s.changeSet(false)))
+	mux.HandleFunc("POST /v1/sets/{name}/del", changes(s.changeSet(true)))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules, /v1/policy/history and /v1/policy/diff do, and POST /v1/reload, /v1/policy/rollback, /v1/policy/confirm and /v1/flows/kill",
+			Hint: "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules, /v1/policy/history, /v1/policy/diff, /v1/sets and /v1/sets/NAME do, " +
+				"and POST /v1/reload, /v1/policy/rollback, /v1/policy/confirm, /v1/flows/kill and /v1/sets/NAME/add and del",
 		})
 	})
 	s.guard(mux, log)

@@ -44,6 +44,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 		newRulesCommand(env),
 		newRunCommand(env),
 		newPolicyCommand(env),
+		newSetCommand(env),
 		newSimCommand(env),
 		newStatusCommand(env),
 		newVersionCommand(env),

@@ -87,6 +87,10 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 		}
 	}
 
+	if n := s.Policy.RuntimeEntries; n > 0 {
+		p.say("Sets", "%s changed at runtime, beside the files: 'softdpu set list' shows them", quantityOf(n, "entry", "entries"))
+	}
+
 	t := &s.Table
 	p.say("Flows", "%s of %d", bar(t.Flows, t.FlowsMax), t.FlowsMax)
 	p.say("Half-open", "%s of %d", bar(t.HalfOpen, t.HalfOpenMax), t.HalfOpenMax)

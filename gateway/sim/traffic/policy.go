@@ -64,6 +64,18 @@ func (w *author) address() string {
 	return `"` + text + `"`
 }
 
+// manyAddresses is the size of a set whose search does not stand in the program any more, in either family.
+const manyAddresses = 600
+
+// host writes an address of some segment.
+func (w *author) host() string {
+	n, net := w.segment().number(), 1+w.r.IntN(4)
+	if w.r.IntN(2) == 0 {
+		return fmt.Sprintf(`"10.%d.%d.%d"`, n, net, 2+w.r.IntN(250))
+	}
+	return fmt.Sprintf(`"fd00:%x:%x00::%x"`, n, net, 2+w.r.IntN(250))
+}
+
 func (w *author) mac() string {
 	s := w.segment()
 	return `"` + s.macs[w.r.IntN(3)].String() + `"`
@@ -83,7 +95,11 @@ func (w *author) declarations() string {
 	var b strings.Builder
 	b.WriteString("sets:\n")
 	for i := range setCount {
-		fmt.Fprintf(&b, "  nets%d: {type: prefix, entries: %s}\n", i, w.list(1+w.r.IntN(4), w.address))
+		nets := w.list(1+w.r.IntN(4), w.address)
+		if w.r.IntN(3) == 0 {
+			nets = w.list(manyAddresses, w.host)
+		}
+		fmt.Fprintf(&b, "  nets%d: {type: prefix, entries: %s}\n", i, nets)
 		fmt.Fprintf(&b, "  ports%d: {type: port, entries: %s}\n", i, w.list(1+w.r.IntN(3), w.port))
 	}
 	fmt.Fprintf(&b, "  macs: {type: mac, entries: %s}\n  nobody: {type: prefix, entries: []}\n", w.list(2, w.mac))

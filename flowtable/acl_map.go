@@ -1,0 +1,77 @@
+package flowtable
+
+import (
+	"unsafe"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// aclCodeRanges is the largest number of ranges whose search becomes instructions. Those of a larger set
+// would be quicker than a map, and would be verified anew with every change of any rule.
+const aclCodeRanges = 128
+
+// Edges of a node (abi.h).
+const (
+	set4Edges = int(unsafe.Sizeof(bpf.XDPSet4Node{}.Edge) / 4)
+	set6Edges = int(unsafe.Sizeof(bpf.XDPSet6Node{}.Hi) / 8)
+)
+
+// Sets returns the nodes of the sets that are searched in maps (abi.h: set4_node, set6_node): they belong
+// into the program's maps set_nodes4 and set_nodes6, from 0 on. They must not be changed.
+func (a *ACL) Sets() ([]bpf.XDPSet4Node, []bpf.XDPSet6Node) { return a.set4, a.set6 }
+
+// mapSets gives the larger of the sets their places in maps.
+func (a *ACL) mapSets() {
+	for i := range a.sets {
+		s := &a.sets[i]
+		if s.mapped = len(s.ranges) > aclCodeRanges; !s.mapped {
+			continue
+		}
+		edges, parity := aclEdges(s.ranges, s.max)
+		if emitWide(s.family, s.dim) {
+			s.first = uint32(len(a.set6))
+			s.nodes = uint32((len(edges) + set6Edges - 1) / set6Edges)
+			a.set6 = append(a.set6, make([]bpf.XDPSet6Node, s.nodes)...)
+			nodes := a.set6[s.first:]
+			plantTree(edges, parity, len(nodes), set6Edges, func(node, i int, edge aclNum) {
+				nodes[node].Hi[i], nodes[node].Lo[i] = edge.hi, edge.lo
+			}, func(node, below int) { nodes[node].Inside |= 1 << below })
+			continue
+		}
+		s.first = uint32(len(a.set4))
+		s.nodes = uint32((len(edges) + set4Edges - 1) / set4Edges)
+		a.set4 = append(a.set4, make([]bpf.XDPSet4Node, s.nodes)...)
+		nodes := a.set4[s.first:]
+		plantTree(edges, parity, len(nodes), set4Edges, func(node, i int, edge aclNum) {
+			nodes[node].Edge[i] = uint32(edge.lo)
+		}, func(node, below int) { nodes[node].Inside |= 1 << below })
+	}
+}
+
+// plantTree lays edges out as a search tree of nodes with `of` edges each. Put stores an edge; inside says
+// that with so many edges of a node at or below it a value is in the set.
+func plantTree(edges []aclNum, parity, nodes, of int, put func(node, i int, edge aclNum), inside func(node, below int)) {
+	next := 0
+	var plant func(node int)
+	plant = func(node int) {
+		if node >= nodes {
+			return
+		}
+		for i := range of + 1 {
+			plant(node*(of+1) + 1 + i)
+			if i == of {
+				break
+			}
+			at := min(next, len(edges)-1)
+			if i == 0 && (parity+at)&1 == 1 {
+				inside(node, 0)
+			}
+			put(node, i, edges[at])
+			if (parity+at+1)&1 == 1 {
+				inside(node, i+1)
+			}
+			next++
+		}
+	}
+	plant(0)
+}
