@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -30,8 +31,9 @@ type life struct {
 	directory string // of maps that this run made, until Attach has succeeded
 	number    int    // of the plane in use
 
-	linked  map[string]bool // links that this run uses
-	records int             // changes in the state when this run began
+	linked  map[string]bool      // links that this run uses
+	links   map[string]link.Link // of them, those that this run has made
+	records int                  // changes in the state when this run began
 
 	numbers json.RawMessage // of the generation published, while the state still tells of the maps before
 }
@@ -69,7 +71,7 @@ func (p *Plane) openLife() error {
 	if err != nil {
 		return err
 	}
-	l := &life{pins: pins, linked: make(map[string]bool)}
+	l := &life{pins: pins, linked: make(map[string]bool), links: make(map[string]link.Link)}
 	p.life = l
 	err = p.ns.do(func() (err error) {
 		l.state, err = readState(pins.stateFile())
@@ -94,6 +96,9 @@ func (l *life) close() {
 	for _, h := range l.held {
 		h.Close()
 	}
+	for _, made := range l.links {
+		made.Close()
+	}
 	l.pins.close()
 }
 
@@ -104,10 +109,10 @@ func (p *Plane) takeOver() error {
 	if !l.inherited {
 		return nil
 	}
-	var err error
-	if l.afresh, err = p.differs(); err != nil || l.afresh != "" {
-		return err
+	if l.afresh = p.differs(); l.afresh != "" {
+		return nil
 	}
+	var err error
 	dir := l.pins.plane(l.state.Plane)
 	for name, spec := range p.spec.Maps {
 		if perGeneration[name] {
@@ -173,43 +178,32 @@ func (p *Plane) programs() map[string]**ebpf.Program {
 }
 
 // differs says what numbers in the maps of the run before would mean something else now.
-func (p *Plane) differs() (string, error) {
+func (p *Plane) differs() string {
 	s := p.life.state
 	switch {
 	case s.Next != 0:
-		return "a start before this one did not come to its end", nil
+		return "a start before this one did not come to its end"
 	case s.Plane == 0:
-		return "its state is lost", nil
+		return "its state is lost"
 	}
-	ports, err := p.fingerprints()
-	if err != nil {
-		return "", err
-	}
-	if !slices.Equal(ports, s.Ports) {
-		return "the ports, their devices or their zones are others", nil
+	if !slices.Equal(fingerprints(p.options.Ports), s.Ports) {
+		return "the ports, their devices or their zones are others"
 	}
 	if !bytes.Equal(p.options.Numbers, s.Numbers) {
-		return "the policy cannot go on with the numbers of rules, zones and MAC addresses", nil
+		return "the policy cannot go on with the numbers of rules, zones and MAC addresses"
 	}
-	return "", nil
+	return ""
 }
 
-// fingerprints says of each port what its number in the maps stands for.
-func (p *Plane) fingerprints() ([]string, error) {
-	prints := make([]string, 0, len(p.options.Ports))
-	for _, c := range p.options.Ports {
-		index := 0
-		l, err := p.nl.LinkByName(c.Device)
-		var missing netlink.LinkNotFoundError
-		switch {
-		case err == nil:
-			index = l.Attrs().Index
-		case !errors.As(err, &missing):
-			return nil, fmt.Errorf("look up device %s: %w", c.Device, err)
-		}
-		prints = append(prints, fmt.Sprintf("%s: interface %d zone %d vlans %v peer %q", c.Name, index, c.Zone, c.VLANs, c.Peer))
+// fingerprints says of each port, by name, what its number in the maps stands for. The device is not
+// among that: it may have gone and come back as another.
+func fingerprints(ports []PortConfig) []string {
+	prints := make([]string, 0, len(ports))
+	for _, c := range ports {
+		prints = append(prints, fmt.Sprintf("%s: device %s zone %d vlans %v peer %q", c.Name, c.Device, c.Zone, c.VLANs, c.Peer))
 	}
-	return prints, nil
+	slices.Sort(prints)
+	return prints
 }
 
 // pinPlane pins what this run has made, in a directory of its own.
@@ -317,23 +311,12 @@ func (p *Plane) begin() error {
 // commit makes what Attach did the state from which the next run begins, and then takes off what the run
 // before had and this one has not: its maps, and ports that are no longer configured.
 func (p *Plane) commit() error {
-	l := p.life
-	prints, err := p.fingerprints()
-	if err != nil {
-		return err
-	}
-	s := l.state
-	s.Plane, s.Next, s.Seed, s.Ports = l.number, 0, p.seed, prints
+	l, s := p.life, p.life.state
+	s.Plane, s.Next, s.Seed = l.number, 0, p.seed
 	if !l.taken {
 		s.Numbers = l.numbers
 	}
-	s.WhyGeneric = make(map[string]string)
-	for _, port := range p.ports {
-		if port.WhyNotNative != "" {
-			s.WhyGeneric[linkName("xdp", port.Index)] = port.WhyNotNative
-		}
-	}
-	if err := s.save(); err != nil {
+	if err := p.savePorts(); err != nil {
 		return err
 	}
 	l.directory = ""
@@ -344,7 +327,7 @@ func (p *Plane) commit() error {
 			owners[dev.name] = true
 		}
 	}
-	err = p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
+	err := p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
 	for _, dir := range l.pins.planes() {
 		if dir != l.pins.plane(l.number) {
 			err = errors.Join(err, os.RemoveAll(dir))
@@ -432,10 +415,26 @@ func (p *Plane) restore(c *change) error {
 	return nil
 }
 
-// RecordMTU remembers, where the plane outlives its process, that a device's MTU is about to be changed;
-// Close, or Detach after the process, gives it back.
-func (p *Plane) RecordMTU(device string, index, mtu int) error {
-	return p.record(change{Kind: changeMTU, Owner: device, Index: index, MTU: mtu})
+// savePorts remembers what ports there are now, for the next run.
+func (p *Plane) savePorts() error {
+	s := p.life.state
+	configs := make([]PortConfig, len(p.ports))
+	indices, why := make(map[string]uint32), make(map[string]string)
+	for i, port := range p.ports {
+		configs[i] = port.PortConfig
+		configs[i].Device = port.wanted
+		if !port.present() {
+			continue
+		}
+		indices[port.Name] = port.Index
+		if port.WhyNotNative != "" {
+			why[linkName("xdp", port.Index)] = port.WhyNotNative
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Ports, s.Numbering, s.Indices, s.WhyGeneric = fingerprints(configs), numberingOf(p.ports), indices, why
+	return s.write()
 }
 
 // Leave ends the process's part in a plane that was opened with Keep, and leaves everything else: XDP and

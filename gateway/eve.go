@@ -21,6 +21,7 @@ const (
 	eveAuditType   = "audit"
 	evePolicyType  = "policy"
 	eveGatewayType = "gateway"
+	evePortType    = "port"
 )
 
 // eveEvent is one line of the events file, nested as in Suricata's EVE JSON.
@@ -43,6 +44,7 @@ type eveEvent struct {
 	Drop        *eveDrop   `json:"drop,omitempty"`
 	Flow        *eveFlow   `json:"flow,omitempty"`
 	Policy      *evePolicy `json:"policy,omitempty"`
+	Port        *evePort   `json:"port,omitempty"`
 	Softdpu     eveRule    `json:"softdpu"`
 }
 

@@ -43,7 +43,7 @@ func (g *running) openPlane() (err error) {
 	g.plane, err = dataplane.Open(dataplane.Options{
 		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
 		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), DropEvents: c.Events.Drops, Ethertypes: c.Ethertypes,
-		Keep: true, Ports: rules.portConfigs(c), Numbers: g.before,
+		Keep: true, Ports: rules.portConfigs(c), Numbers: g.before, OnPort: g.portChanged,
 	})
 	if err != nil {
 		return err
@@ -70,12 +70,10 @@ func (g *running) attach() (err error) {
 			return err
 		}
 	}
-	if g.mtus, err = setMTUs(g.config.Ports, g.plane.RecordMTU); err != nil {
-		return err
-	}
 	if err := g.plane.Attach(rules.portConfigs(g.config)); err != nil {
 		return err
 	}
+	g.events.namePorts(g.plane.Ports())
 	if taken {
 		return g.publish(rules, epoch)
 	}
@@ -126,15 +124,14 @@ func (r *Ruleset) midstreamEntries() []flowtable.ACLEntry {
 func (g *running) leave() error {
 	if !g.started {
 		if g.plane.Inherited() {
-			return errors.Join(g.plane.Leave(), g.mtus.restore())
+			return g.plane.Leave()
 		}
-		return errors.Join(g.plane.Close(), g.mtus.restore())
+		return g.plane.Close()
 	}
-	defer g.mtus.close()
 	var err error
 	switch g.config.OnStop {
 	case OnStopOpen:
-		return g.plane.Close() // MTUs too
+		return g.plane.Close()
 	case OnStopBlock:
 		err = g.block(g.rules.Load())
 	}
