@@ -77,8 +77,7 @@ func (e *noDevice) Unwrap() error { return e.missing }
 func (p *Plane) describe(port *Port, l netlink.Link) error {
 	a := l.Attrs()
 	p.follow(port, l)
-	port.fixChecksum = port.FixChecksum == SwitchOn ||
-		port.FixChecksum == SwitchAuto && (port.Kind == "veth" || port.Kind == "tuntap")
+	port.setFixChecksum()
 	if e, err := ethtool.NewEthtool(); err == nil {
 		port.Driver, _ = e.DriverName(a.Name) // some virtual devices have none
 		e.Close()
@@ -90,6 +89,11 @@ func (p *Plane) describe(port *Port, l netlink.Link) error {
 		return port.errorf("%w", err)
 	}
 	return nil
+}
+
+func (p *Port) setFixChecksum() {
+	p.fixChecksum = p.FixChecksum == SwitchOn ||
+		p.FixChecksum == SwitchAuto && (p.Kind == "veth" || p.Kind == "tuntap")
 }
 
 // follow takes over what a link says of itself and may change later.

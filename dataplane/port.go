@@ -76,6 +76,8 @@ type Port struct {
 
 	wanted      string // name or alternative name of the device, as configured
 	lost        bool   // it had a device, and waits for one: that may be down as it comes
+	fresh       bool   // it is being taken beside ports that run
+	shut        bool   // its entry refuses everything
 	pair        uint8  // inline pair 1.., 0 = routed
 	peer        *Port
 	fixChecksum bool
@@ -206,11 +208,13 @@ func arrange(ports []*Port, before numbering) error {
 			errs = append(errs, p.errorf("there are two of this name"))
 		}
 		byName[p.Name] = p
-		p.wanted = p.Device
-		if other := byDevice[p.Device]; other != nil && p.Device != "" {
-			errs = append(errs, p.errorf("device %s is port %s already", p.Device, other.Name))
+		if p.wanted == "" {
+			p.wanted = p.Device
 		}
-		byDevice[p.Device] = p
+		if other := byDevice[p.wanted]; other != nil && p.wanted != "" {
+			errs = append(errs, p.errorf("device %s is port %s already", p.wanted, other.Name))
+		}
+		byDevice[p.wanted] = p
 		for vid, zone := range p.VLANs {
 			if vid < 1 || vid > 4094 {
 				errs = append(errs, p.errorf("VLAN %d: ids go from 1 to 4094", vid))
@@ -264,6 +268,9 @@ func (p *Port) entry() bpf.XDPPort {
 	}
 	if len(p.VLANs) > 0 {
 		e.Flags |= portVLANs
+	}
+	if p.shut {
+		e.Zone, e.PeerZone = zoneNone, zoneNone
 	}
 	if p.fixChecksum {
 		e.Flags |= portFixChecksum

@@ -180,7 +180,7 @@ func (p *Plane) seat(port *Port, ports []*Port) error {
 	var indices []uint32
 	seated := make(map[uint32]*Port)
 	for _, other := range ports {
-		if other.present() && (other == port || p.mem.ports[other.Index*mul>>24].Ifindex == other.Index) {
+		if other.present() && seated[other.Index] == nil && (other == port || p.mem.ports[other.Index*mul>>24].Ifindex == other.Index) {
 			indices = append(indices, other.Index)
 			seated[other.Index] = other
 		}
@@ -307,11 +307,16 @@ func (p *Plane) clearDevice(port *Port) error {
 	if port.Index == 0 {
 		return nil
 	}
+	p.clearSeat(port)
+	return p.clearEgress(port)
+}
+
+// clearSeat empties the port's place in the table.
+func (p *Plane) clearSeat(port *Port) {
 	mul := atomic.LoadUint32(&p.mem.gateway[0].PortMul)
 	if at := &p.mem.ports[port.Index*mul>>24]; at.Ifindex == port.Index {
 		clearPort(at)
 	}
-	return p.clearEgress(port)
 }
 
 // clearEgress keeps routes from leaving by a port, and by VLAN devices on it.

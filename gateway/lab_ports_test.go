@@ -27,6 +27,7 @@ on_stop: block
 control: {socket: softdpu.sock, group: softdpu-nobody}
 events: {file: eve.json}
 metrics: none
+flows: {max: 10000}
 `
 
 // portsPolicy lets the lan speak, and the dmz answer.
@@ -83,8 +84,10 @@ func startSteady(t *testing.T, from, to *testenv.Namespace, address netip.Addr) 
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		// The last ones are under way still.
-		for end := time.Now().Add(2 * time.Second); s.answered.Load() < s.sent.Load() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
+		for n, since := s.answered.Load(), time.Now(); n < s.sent.Load() && time.Since(since) < 500*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+			if now := s.answered.Load(); now != n {
+				n, since = now, time.Now()
+			}
 		}
 		conn.Close()
 		wg.Wait()

@@ -83,16 +83,23 @@ func (g *running) attach() (err error) {
 // publish puts a policy in force under an epoch, as it is written or, during the upgrade grace, so that it
 // picks up TCP.
 func (g *running) publish(r *Ruleset, epoch uint32) error {
-	next, err := r.generation(epoch)
+	next, err := g.generation(r, epoch)
 	if err != nil {
 		return err
 	}
-	if g.grace {
-		if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {
-			return fmt.Errorf("compile policy for the upgrade grace: %w", err)
-		}
-	}
 	return g.plane.Publish(next)
+}
+
+// generation is the policy's, as it is to be in force now.
+func (g *running) generation(r *Ruleset, epoch uint32) (dataplane.Generation, error) {
+	next, err := r.generation(epoch)
+	if err != nil || !g.grace {
+		return next, err
+	}
+	if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {
+		return next, fmt.Errorf("compile policy for the upgrade grace: %w", err)
+	}
+	return next, nil
 }
 
 // endGrace puts the policy in force as it is written, once the upgrade grace is over. The epoch stays:
