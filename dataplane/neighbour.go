@@ -161,6 +161,7 @@ func (p *Plane) neighboursInUse() map[neighbour]bool {
 		if !used(hop, now) {
 			continue
 		}
+		hop.Fed = uint8(now >> nexthopFedShift) // XDP writes it too, with the same meaning
 		if index := p.interfaceOf(hop.Port, uint16(atomic.LoadUint64(&hop.Dst)>>48)); index != 0 {
 			inUse[neighbour{index, gatewayOf(hop)}] = true
 		}

@@ -35,6 +35,8 @@ const (
 	nexthopPending = 2
 	nexthopReady   = 3
 	nexthopKeep    = 4096
+
+	nexthopFedShift = 10
 )
 
 // perfectHash returns a multiplier under which every interface index has a slot of its own, the slot
