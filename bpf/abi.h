@@ -81,6 +81,7 @@ enum reason {
 	REASON_KERNEL_BYPASS, /* the kernel forwarded it without our mark */
 	REASON_GENERATION_ABSENT, /* dispatcher without a program behind it */
 	REASON_INTERNAL, /* a map look-up that cannot fail did */
+	REASON_EGRESS_DOWN, /* the port that it should leave by has no device */
 
 	REASON_LEN
 };
@@ -317,6 +318,11 @@ struct port {
 #define NEXTHOP_READY 3
 #define NEXTHOP_KEEP 4096
 
+/* While the daemon lives it asks the kernel every second to keep the neighbours of next hops in use. If
+ * it has not for so long, one packet goes by the kernel, which looks whether the neighbour still answers. */
+#define NEXTHOP_FED_SHIFT 10 /* 1.07 s */
+#define NEXTHOP_HUNGRY 3
+
 struct nexthop {
 	__u64 dst; /* destination MAC in the low 48 bits as it stands in the frame; VLAN tag above, 0 = none */
 	__u64 src; /* source MAC likewise; IP MTU above */
@@ -327,7 +333,8 @@ struct nexthop {
 	__u8 port; /* id */
 	__u8 zone; /* of the egress */
 	__u8 family;
-	__u8 pad[3];
+	__u8 fed; /* tick >> NEXTHOP_FED_SHIFT: the kernel was last asked to care for its neighbour */
+	__u8 pad[2];
 };
 
 /* ---- Gateway state, counters, events -------------------------------------------------------- */

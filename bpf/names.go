@@ -53,6 +53,7 @@ var reasonNames = [XDPReasonREASON_LEN]string{
 	XDPReasonREASON_KERNEL_BYPASS:           "kernel-bypass",
 	XDPReasonREASON_GENERATION_ABSENT:       "generation-absent",
 	XDPReasonREASON_INTERNAL:                "internal",
+	XDPReasonREASON_EGRESS_DOWN:             "egress-down",
 }
 
 // String returns the reason's kebab-case name, as in events, `drops` and `sim`.

@@ -47,10 +47,17 @@ struct hop {
 	__u32 tick;
 	__u16 vlan; /* network order */
 	__u8 port, zone, family, ready;
+	__u8 hungry; /* answer: a packet shall go by the kernel */
 };
 
-static __always_inline void set_nexthop(struct nexthop *n, const struct hop *h)
+static __always_inline void set_nexthop(struct nexthop *n, struct hop *h)
 {
+	__u8 now = h->tick >> NEXTHOP_FED_SHIFT;
+
+	/* one that is not ready goes by the kernel anyway */
+	h->hungry = h->ready && (__u8)(now - n->fed) >= NEXTHOP_HUNGRY;
+	if (h->hungry || !h->ready)
+		n->fed = now;
 	n->zone = h->zone;
 	n->used = h->tick;
 	*(volatile __u64 *)&n->src = h->src;
@@ -60,7 +67,7 @@ static __always_inline void set_nexthop(struct nexthop *n, const struct hop *h)
 }
 
 /* The slot of (port, gateway), filled or corrected. NEXTHOP_NONE: all its places are in use. */
-static __noinline __u32 nexthop_slot(const struct hop *h)
+static __noinline __u32 nexthop_slot(struct hop *h)
 {
 	__u64 k = ((__u64)h->gateway[0] << 32 | h->gateway[1]) * 0xff51afd7ed558ccdull;
 
@@ -95,6 +102,7 @@ static __noinline __u32 nexthop_slot(const struct hop *h)
 		n->port = h->port;
 		n->vlan = h->vlan;
 		n->family = h->family;
+		n->fed = h->tick >> NEXTHOP_FED_SHIFT;
 		barrier();
 		set_nexthop(n, h);
 		return index;
@@ -200,6 +208,8 @@ static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct por
 	p->nexthop = nexthop_slot(&hop);
 	if (p->nexthop == NEXTHOP_NONE)
 		return REASON_NEXTHOP_TABLE_FULL;
+	if (hop.hungry)
+		p->pass = 1 + PASS_NEIGHBOUR;
 	p->to = egress->zone;
 	return REASON_NONE;
 }

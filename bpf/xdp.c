@@ -391,9 +391,11 @@ static __always_inline struct port *arrival_port(struct xdp_md *ctx, const struc
 }
 
 /* Sends a packet that is neither refused nor for the kernel. */
-static __always_inline int send(struct xdp_md *ctx, struct packet *p, const struct port *port,
+static __always_inline int send(struct xdp_md *ctx, struct packet *p, struct port *port,
 				const struct nexthop *hop)
 {
+	int verdict;
+
 	if (port->flags & PORT_FIX_CHECKSUM && p->kind < PACKET_ND &&
 	    checksum_missing((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
 		complete_checksum(ctx, p);
@@ -401,7 +403,10 @@ static __always_inline int send(struct xdp_md *ctx, struct packet *p, const stru
 		count_reason(REASON_INTERNAL, p->ip_len);
 		return XDP_DROP;
 	}
-	return bpf_redirect_map(&devices, hop->port, 0);
+	verdict = bpf_redirect_map(&devices, hop->port, 0);
+	if (unlikely(verdict != XDP_REDIRECT) && !simulate)
+		return refuse(ctx, p, port, REASON_EGRESS_DOWN);
+	return verdict;
 }
 
 /* Everything behind the parser. A global function, so that the verifier looks at it once and not once

@@ -270,7 +270,8 @@ type XDPNexthop struct {
 	Port    uint8
 	Zone    uint8
 	Family  uint8
-	Pad     [3]uint8
+	Fed     uint8
+	Pad     [2]uint8
 }
 
 type XDPPacketKind uint32
@@ -371,7 +372,8 @@ const (
 	XDPReasonREASON_KERNEL_BYPASS           XDPReason = 46
 	XDPReasonREASON_GENERATION_ABSENT       XDPReason = 47
 	XDPReasonREASON_INTERNAL                XDPReason = 48
-	XDPReasonREASON_LEN                     XDPReason = 49
+	XDPReasonREASON_EGRESS_DOWN             XDPReason = 49
+	XDPReasonREASON_LEN                     XDPReason = 50
 )
 
 type XDPRejectBucket struct {

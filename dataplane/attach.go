@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/softdpu/softdpu/bpf"
 )
@@ -28,7 +31,11 @@ func (p *Plane) Attach(configs []PortConfig) (err error) {
 	for i, c := range configs {
 		ports[i] = &Port{PortConfig: c}
 	}
-	if err := arrange(ports); err != nil {
+	var before numbering
+	if p.life != nil && p.life.taken {
+		before = p.life.state.Numbering
+	}
+	if err := arrange(ports, before); err != nil {
 		return fmt.Errorf("attach ports: %w", err)
 	}
 	p.ports, p.placed = ports, true
@@ -39,26 +46,72 @@ func (p *Plane) Attach(configs []PortConfig) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("attach ports: %w", err), p.detach())
 	}
+	p.settle(0, 0)
 	return nil
+}
+
+// settle forgets how to undo what is done, from a point on, where the state says that better: that holds
+// for the next run too.
+func (p *Plane) settle(undo, files int) {
+	if p.life == nil {
+		return
+	}
+	for _, closeFile := range p.files[files:] {
+		_ = closeFile() // of what was only looked at
+	}
+	p.undo, p.files = p.undo[:undo], p.files[:files]
+}
+
+// attempt calls fn in the plane's namespace. What it did before an error is undone. p.mu is held.
+func (p *Plane) attempt(fn func() error) error {
+	undo, files := len(p.undo), len(p.files)
+	var records int
+	if p.life != nil {
+		records = p.life.state.records()
+	}
+	return p.ns.do(func() error {
+		err := fn()
+		if err == nil {
+			p.settle(undo, files)
+			return nil
+		}
+		for _, step := range slices.Backward(p.undo[undo:]) {
+			err = errors.Join(err, step())
+		}
+		for _, closeFile := range p.files[files:] {
+			err = errors.Join(err, closeFile())
+		}
+		p.undo, p.files = p.undo[:undo], p.files[:files]
+		if p.life != nil {
+			err = errors.Join(err, p.life.state.forget(records))
+		}
+		return err
+	})
 }
 
 func (p *Plane) takePorts() error {
 	var errs []error
 	each := func(step func(*Port) error) {
 		for _, port := range p.ports {
-			errs = append(errs, step(port))
+			if port.present() {
+				errs = append(errs, step(port))
+			}
 		}
 	}
-	each(p.resolve)
+	for _, port := range p.ports {
+		errs = append(errs, p.find(port))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if err := distinct(p.ports); err != nil {
 		return err
 	}
-	each(p.checkTags)
-	if err := errors.Join(errs...); err != nil {
-		return err
+	for _, step := range []func(*Port) error{p.setMTU, p.checkTags} {
+		each(step)
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
 	}
 
 	// On the list before it is done: what a failure leaves half filled is cleared too.
@@ -90,10 +143,30 @@ func (p *Plane) takePorts() error {
 	return nil
 }
 
+// find resolves the port's device. One that a run before had may have gone since, or be called otherwise:
+// where that run is taken over, what ran goes on.
+func (p *Plane) find(port *Port) error {
+	if p.life != nil && p.life.taken {
+		port.lost = true
+		p.findRenamed(port)
+	}
+	err := p.resolve(port)
+	var missing netlink.LinkNotFoundError
+	if port.lost && errors.As(err, &missing) {
+		port.Missing, port.Since = fmt.Sprintf("device %s is not there", port.wanted), time.Now()
+		return nil
+	}
+	port.lost = false
+	return err
+}
+
 // distinct refuses a device that two ports name differently.
 func distinct(ports []*Port) error {
 	byIndex := make(map[uint32]*Port)
 	for _, port := range ports {
+		if !port.present() {
+			continue
+		}
 		if other := byIndex[port.Index]; other != nil {
 			return port.errorf("device %s is port %s already", port.Device, other.Name)
 		}
@@ -108,7 +181,7 @@ func (p *Plane) addDevice(port *Port) error {
 	if err := p.maps[bpf.XDPMapDevices].Put(key, port.Index); err != nil {
 		return port.errorf("make device %s a redirect target: %w", port.Device, err)
 	}
-	if p.life != nil && p.life.taken {
+	if p.life != nil && p.life.taken && !port.lost {
 		return nil // it was there before
 	}
 	// The kernel empties the slot itself when the device goes.
@@ -142,6 +215,10 @@ func (p *Plane) detach() error {
 	}
 	p.files = nil
 	if p.life != nil {
+		for name, l := range p.life.links {
+			err = errors.Join(err, l.Close())
+			delete(p.life.links, name)
+		}
 		clear(p.life.linked)
 		s := p.life.state
 		s.Next = 0
@@ -172,7 +249,7 @@ func (p *Plane) Place(ports []Port) error {
 		port.fixChecksum = port.FixChecksum == SwitchOn
 		placed[i] = &port
 	}
-	if err := arrange(placed); err != nil {
+	if err := arrange(placed, numbering{}); err != nil {
 		return fmt.Errorf("place ports: %w", err)
 	}
 	if err := distinct(placed); err != nil {

@@ -36,7 +36,7 @@ func (p *Plane) suitable(port *Port) (netlink.Link, error) {
 	l, err := p.nl.LinkByName(port.Device)
 	var missing netlink.LinkNotFoundError
 	if errors.As(err, &missing) {
-		return nil, port.errorf("no device %s in this network namespace: `ip link` lists them", port.Device)
+		return nil, &noDevice{port.Name, port.Device, missing}
 	}
 	if err != nil {
 		return nil, port.errorf("look up device %s: %w", port.Device, err)
@@ -48,7 +48,7 @@ func (p *Plane) suitable(port *Port) (netlink.Link, error) {
 		return nil, port.errorf("device %s is the loopback", a.Name)
 	case a.EncapType != "ether" || len(a.HardwareAddr) != 6:
 		return nil, port.errorf("device %s carries no Ethernet frames (%s)", a.Name, a.EncapType)
-	case a.Flags&net.FlagUp == 0:
+	case a.Flags&net.FlagUp == 0 && !port.lost:
 		return nil, port.errorf("device %s is down: `ip link set %s up` first", a.Name, a.Name)
 	case a.MTU > mtuMax:
 		return nil, port.errorf("the MTU of device %s is %d: at most %d is possible", a.Name, a.MTU, mtuMax)
@@ -61,12 +61,23 @@ func (p *Plane) suitable(port *Port) (netlink.Link, error) {
 	return l, nil
 }
 
+// noDevice is the error of a port whose device is not there.
+type noDevice struct {
+	port, device string
+	missing      netlink.LinkNotFoundError
+}
+
+func (e *noDevice) Error() string {
+	return fmt.Sprintf("port %s: no device %s in this network namespace: `ip link` lists them", e.port, e.device)
+}
+
+func (e *noDevice) Unwrap() error { return e.missing }
+
 // describe fills in what else a port says of its device.
 func (p *Plane) describe(port *Port, l netlink.Link) error {
 	a := l.Attrs()
 	p.follow(port, l)
-	port.fixChecksum = port.FixChecksum == SwitchOn ||
-		port.FixChecksum == SwitchAuto && (port.Kind == "veth" || port.Kind == "tuntap")
+	port.setFixChecksum()
 	if e, err := ethtool.NewEthtool(); err == nil {
 		port.Driver, _ = e.DriverName(a.Name) // some virtual devices have none
 		e.Close()
@@ -80,12 +91,17 @@ func (p *Plane) describe(port *Port, l netlink.Link) error {
 	return nil
 }
 
+func (p *Port) setFixChecksum() {
+	p.fixChecksum = p.FixChecksum == SwitchOn ||
+		p.FixChecksum == SwitchAuto && (p.Kind == "veth" || p.Kind == "tuntap")
+}
+
 // follow takes over what a link says of itself and may change later.
 func (p *Plane) follow(port *Port, l netlink.Link) {
 	a := l.Attrs()
 	port.Index, port.Device, port.MTU = uint32(a.Index), a.Name, a.MTU
 	port.MAC = [6]byte(a.HardwareAddr)
-	port.setUp(a.Flags&net.FlagUp != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0)
+	port.setUp(upFlags(a))
 }
 
 func (p *Plane) checkMaster(port *Port, a *netlink.LinkAttrs) error {

@@ -23,6 +23,9 @@ func (p *Plane) DeviceCounters() ([]DeviceCounters, error) {
 	var counters []DeviceCounters
 	err := p.ns.do(func() error {
 		for _, port := range p.ports {
+			if !port.present() {
+				continue
+			}
 			l, err := p.nl.LinkByIndex(int(port.Index))
 			if _, missing := err.(netlink.LinkNotFoundError); missing {
 				continue

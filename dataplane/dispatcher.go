@@ -40,25 +40,34 @@ func (p *Plane) linkNative(port *Port) error {
 	return err
 }
 
-// linkBound attaches a dispatcher of the port's own, bound to its device. Its error says why there can
-// be none.
-func (p *Plane) linkBound(port *Port) error {
+// boundFor loads a dispatcher of the port's own, bound to its device. Its error says why there can be
+// none.
+func (p *Plane) boundFor(port *Port) (*ebpf.Program, error) {
 	if !p.kernel.rxTags {
-		return errors.New("this kernel does not tell XDP of them (Linux 6.8 does)")
+		return nil, errors.New("this kernel does not tell XDP of them (Linux 6.8 does)")
 	}
 	features, err := p.rxMetadata(port)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if features&netdevRxMetadataTag == 0 {
-		return fmt.Errorf("driver %s does not tell XDP of them", port.driver())
+		return nil, fmt.Errorf("driver %s does not tell XDP of them", port.driver())
 	}
 	prog, err := p.loadBound(port)
 	if err != nil {
 		if errors.Is(err, unix.EINVAL) && !p.kernel.atLeast(6, 16) {
-			return errors.New("this kernel lets no program bound to its device make tail calls (Linux 6.16 does)")
+			return nil, errors.New("this kernel lets no program bound to its device make tail calls (Linux 6.16 does)")
 		}
-		return fmt.Errorf("load a dispatcher bound to the device: %w", err)
+		return nil, fmt.Errorf("load a dispatcher bound to the device: %w", err)
+	}
+	return prog, nil
+}
+
+// linkBound attaches such a dispatcher.
+func (p *Plane) linkBound(port *Port) error {
+	prog, err := p.boundFor(port)
+	if err != nil {
+		return err
 	}
 	defer prog.Close() // the link holds it
 	if err := p.linkXDP(port, prog, link.XDPDriverMode); err != nil {

@@ -50,17 +50,34 @@ func (l *loaded) close() {
 func (p *Plane) Publish(g Generation) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
+	next, err := p.prepare(g)
+	if err != nil {
+		return err
+	}
+	if err := p.put(&g, next); err != nil {
+		next.close()
+		return err
+	}
+	return nil
+}
+
+// prepare loads a generation, beside the one in force.
+func (p *Plane) prepare(g Generation) (*loaded, error) {
 	if g.Rules >= int(p.sizes.Rules) {
-		return fmt.Errorf("publish policy %d: it has rule ids up to %d and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
+		return nil, fmt.Errorf("publish policy %d: it has rule ids up to %d and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
 	}
 	next, err := p.loadGeneration(g)
 	if err != nil {
-		return fmt.Errorf("publish policy %d: %w", g.Epoch, explainPermission(err))
+		return nil, fmt.Errorf("publish policy %d: %w", g.Epoch, explainPermission(err))
 	}
+	return next, nil
+}
+
+// put puts a loaded generation in force. After an error the one before is, and next is the caller's.
+func (p *Plane) put(g *Generation, next *loaded) error {
 	if p.life != nil {
 		// Before it is in force: the next run's must be above it, and know its numbers.
-		if err := p.life.publish(&g); err != nil {
-			next.close()
+		if err := p.life.publish(g); err != nil {
 			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		}
 	}
@@ -73,18 +90,14 @@ func (p *Plane) Publish(g Generation) error {
 	}
 	prev := p.running.Load()
 	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
-		next.close()
 		return fmt.Errorf("publish egress guard of policy %d: %w", g.Epoch, err)
 	}
 	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
 		err = fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		if prev != nil {
-			err = errors.Join(err, p.maps[bpf.XDPMapGuards].Put(uint32(0), prev.guard))
-		} else {
-			err = errors.Join(err, p.maps[bpf.XDPMapGuards].Delete(uint32(0)))
+			return errors.Join(err, p.maps[bpf.XDPMapGuards].Put(uint32(0), prev.guard))
 		}
-		next.close()
-		return err
+		return errors.Join(err, p.maps[bpf.XDPMapGuards].Delete(uint32(0)))
 	}
 	p.running.Store(next)
 	if prev != nil {

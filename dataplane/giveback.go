@@ -82,12 +82,6 @@ func (p *Plane) restore(c *change) error {
 	return nil
 }
 
-// RecordMTU remembers, where the plane outlives its process, that a device's MTU is about to be changed;
-// Close, or Detach after the process, gives it back.
-func (p *Plane) RecordMTU(device string, index, mtu int) error {
-	return p.record(change{Kind: changeMTU, Owner: device, Index: index, MTU: mtu})
-}
-
 // Leave ends the process's part in a plane that was opened with Keep, and leaves everything else: XDP and
 // guards stay with the policy in force, and the host as it was set. The next Open takes over.
 func (p *Plane) Leave() error {

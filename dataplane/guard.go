@@ -131,7 +131,7 @@ func (p *Plane) addFilters(port *Port) error {
 		switch {
 		case before != nil:
 			p.undo = append(p.undo, func() error { return ignoreMissing(p.nl.FilterReplace(before[i])) })
-		case p.life == nil || !p.life.taken:
+		case p.life == nil || !p.life.taken || port.lost || port.fresh:
 			p.undo = append(p.undo, func() error { return ignoreMissing(p.nl.FilterDel(filter)) })
 		}
 	}

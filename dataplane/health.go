@@ -75,6 +75,9 @@ func (p *Plane) generationProblems() (problems []error) {
 
 // portProblems looks at one port. The thread is in the plane's namespace, and p.mu is held.
 func (p *Plane) portProblems(port *Port) (problems []error) {
+	if !port.present() {
+		return []error{port.errorf("%s, since %s", port.Missing, port.Since.Format(time.RFC3339))}
+	}
 	l, err := p.nl.LinkByIndex(int(port.Index))
 	if err != nil {
 		var missing netlink.LinkNotFoundError

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/cilium/ebpf/link"
 )
 
 // life is what a plane that outlives its process knows of the run before it.
@@ -23,8 +25,9 @@ type life struct {
 	conversion *conversion // under way
 	moved      *Moved      // by one
 
-	linked  map[string]bool // links that this run uses
-	records int             // changes in the state when this run began
+	linked  map[string]bool      // links that this run uses
+	links   map[string]link.Link // of them, those that this run has made
+	records int                  // changes in the state when this run began
 
 	numbers json.RawMessage // of the generation published, while the state still tells of the maps before
 }
@@ -62,7 +65,7 @@ func (p *Plane) openLife() error {
 	if err != nil {
 		return err
 	}
-	l := &life{pins: pins, linked: make(map[string]bool)}
+	l := &life{pins: pins, linked: make(map[string]bool), links: make(map[string]link.Link)}
 	p.life = l
 	err = p.ns.do(func() (err error) {
 		l.state, err = readState(pins.stateFile())
@@ -93,6 +96,9 @@ func (l *life) close() {
 	}
 	for _, h := range l.held {
 		h.Close()
+	}
+	for _, made := range l.links {
+		made.Close()
 	}
 	l.pins.close()
 }
@@ -148,13 +154,8 @@ func (p *Plane) begin() error {
 // commit makes what Attach did the state from which the next run begins, and then takes off what the run
 // before had and this one has not: its maps, and ports that are no longer configured.
 func (p *Plane) commit() error {
-	l := p.life
-	prints, err := p.fingerprints()
-	if err != nil {
-		return err
-	}
-	s := l.state
-	s.Layout, s.Next, s.Seed, s.Ports = layoutVersion, 0, p.seed, prints
+	l, s := p.life, p.life.state
+	s.Layout, s.Next, s.Seed = layoutVersion, 0, p.seed
 	if l.conversion == nil {
 		s.Plane = l.number
 	} else {
@@ -163,13 +164,7 @@ func (p *Plane) commit() error {
 	if !l.taken {
 		s.Numbers = l.numbers
 	}
-	s.WhyGeneric = make(map[string]string)
-	for _, port := range p.ports {
-		if port.WhyNotNative != "" {
-			s.WhyGeneric[linkName("xdp", port.Index)] = port.WhyNotNative
-		}
-	}
-	if err := s.save(); err != nil {
+	if err := p.savePorts(); err != nil {
 		return err
 	}
 	if l.conversion == nil {
@@ -182,7 +177,7 @@ func (p *Plane) commit() error {
 			owners[dev.name] = true
 		}
 	}
-	err = p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
+	err := p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
 	if l.conversion == nil {
 		err = errors.Join(err, l.pins.removePlanes(l.number))
 	}
@@ -195,4 +190,26 @@ func (p *Plane) commit() error {
 		p.notes = append(p.notes, fmt.Sprintf("what the run before had is not wholly taken off: %v", err))
 	}
 	return nil
+}
+
+// savePorts remembers what ports there are now, for the next run.
+func (p *Plane) savePorts() error {
+	s := p.life.state
+	configs := make([]PortConfig, len(p.ports))
+	indices, why := make(map[string]uint32), make(map[string]string)
+	for i, port := range p.ports {
+		configs[i] = port.PortConfig
+		configs[i].Device = port.wanted
+		if !port.present() {
+			continue
+		}
+		indices[port.Name] = port.Index
+		if port.WhyNotNative != "" {
+			why[linkName("xdp", port.Index)] = port.WhyNotNative
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Ports, s.Numbering, s.Indices, s.WhyGeneric = fingerprints(configs), numberingOf(p.ports), indices, why
+	return s.write()
 }

@@ -75,7 +75,7 @@ func used(hop *bpf.XDPNexthop, now uint32) bool {
 // a next hop; port 0 if it is none of ours. p.mu is held.
 func (p *Plane) egress(index int) (port uint8, vlan uint16) {
 	for _, port := range p.ports {
-		if port.Inline() {
+		if port.Inline() || !port.present() {
 			continue
 		}
 		if int(port.Index) == index {
@@ -92,10 +92,10 @@ func (p *Plane) egress(index int) (port uint8, vlan uint16) {
 
 // interfaceOf is the inverse of egress: 0 if there is none.
 func (p *Plane) interfaceOf(port uint8, vlan uint16) int {
-	if port == 0 || int(port) > len(p.ports) {
+	of := p.portByID(port)
+	if of == nil || !of.present() {
 		return 0
 	}
-	of := p.ports[port-1]
 	if vlan == 0 {
 		return int(of.Index)
 	}
@@ -161,6 +161,7 @@ func (p *Plane) neighboursInUse() map[neighbour]bool {
 		if !used(hop, now) {
 			continue
 		}
+		hop.Fed = uint8(now >> nexthopFedShift) // XDP writes it too, with the same meaning
 		if index := p.interfaceOf(hop.Port, uint16(atomic.LoadUint64(&hop.Dst)>>48)); index != 0 {
 			inUse[neighbour{index, gatewayOf(hop)}] = true
 		}

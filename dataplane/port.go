@@ -48,6 +48,8 @@ type PortConfig struct {
 	// FixChecksum completes checksums that the sender left to its device. Auto is on for veth and tun,
 	// whose frames come from a local stack, and off otherwise.
 	FixChecksum Switch
+	// SetMTU is what the device is given until the end, in bytes of an IP packet; 0 = it keeps its own.
+	SetMTU int
 }
 
 // Port is a port as it stands.
@@ -59,18 +61,24 @@ type Port struct {
 	Kind   string // of the device: veth, tuntap, device, bond ...
 	Driver string // as ethtool names it, empty if it does not
 	MAC    [6]byte
-	MTU    int // bytes of IP packet
+	MTU    int // bytes of IP packet that the device has
 	Up     bool
-	Since  time.Time  // of Up; of Attach, if it has not changed
-	IP4    netip.Addr // source of what the gateway itself sends from here; zero = none
-	IP6    netip.Addr
+	Since  time.Time // of Up and Missing; of Attach, if they have not changed
+	// Missing says why the port has no device now; empty = it has one. It takes its device back by itself.
+	Missing string
+	IP4     netip.Addr // source of what the gateway itself sends from here; zero = none
+	IP6     netip.Addr
 
 	Running      Mode   // native or generic
 	WhyNotNative string // the kernel's reason, if generic was not asked for
 	Guard        string // how the egress guard hangs there: tcx or clsact
 	Notes        []string
 
-	pair        uint8 // inline pair 1.., 0 = routed
+	wanted      string // name or alternative name of the device, as configured
+	lost        bool   // it had a device, and waits for one: that may be down as it comes
+	fresh       bool   // it is being taken beside ports that run
+	shut        bool   // its entry refuses everything
+	pair        uint8  // inline pair 1.., 0 = routed
 	peer        *Port
 	fixChecksum bool
 	vlanDevices map[uint16]device // routed: VLAN devices of the kernel on top of the device
@@ -99,6 +107,9 @@ func (p *Port) setUp(up bool) {
 	}
 }
 
+// present reports whether the port has a device.
+func (p *Port) present() bool { return p.Missing == "" }
+
 // errorf prefixes an error with the port that it is about.
 func (p *Port) errorf(format string, args ...any) error {
 	return fmt.Errorf("port %s: %w", p.Name, fmt.Errorf(format, args...))
@@ -109,6 +120,16 @@ func (p *Port) clone() Port {
 	c.Notes = slices.Clone(p.Notes)
 	c.peer, c.xdp, c.guards, c.vlanDevices = nil, nil, nil, nil
 	return c
+}
+
+// portByID returns the port of a number, nil if there is none. p.mu is held.
+func (p *Plane) portByID(id uint8) *Port {
+	for _, port := range p.ports {
+		if port.ID == id {
+			return port
+		}
+	}
+	return nil
 }
 
 // Ports returns the ports in the order of configuration.
@@ -122,8 +143,48 @@ func (p *Plane) Ports() []Port {
 	return ports
 }
 
-// arrange checks what can be checked without the host, numbers the ports and joins inline pairs.
-func arrange(ports []*Port) error {
+// numbering gives ports and inline pairs their numbers in the maps, by name of port. Flows and next hops
+// bear them, so a port keeps its own for as long as it is configured.
+type numbering struct {
+	IDs   map[string]uint8 `json:"ids,omitempty"`
+	Pairs map[string]uint8 `json:"pairs,omitempty"` // of inline ports
+}
+
+// numberingOf returns the numbers that ports have.
+func numberingOf(ports []*Port) numbering {
+	n := numbering{make(map[string]uint8), make(map[string]uint8)}
+	for _, p := range ports {
+		n.IDs[p.Name] = p.ID
+		if p.pair != 0 {
+			n.Pairs[p.Name] = p.pair
+		}
+	}
+	return n
+}
+
+// free returns the least number from 1 to most that is not among those taken, and takes it; 0: there is
+// none.
+func free(taken map[uint8]bool, most int) uint8 {
+	for n := 1; n <= most; n++ {
+		if !taken[uint8(n)] {
+			taken[uint8(n)] = true
+			return uint8(n)
+		}
+	}
+	return 0
+}
+
+func numbersTaken(of map[string]uint8) map[uint8]bool {
+	taken := make(map[uint8]bool)
+	for _, n := range of {
+		taken[n] = true
+	}
+	return taken
+}
+
+// arrange checks what can be checked without the host, numbers the ports and joins inline pairs. Ports
+// that had numbers before keep them, and nobody else gets these.
+func arrange(ports []*Port, before numbering) error {
 	if len(ports) == 0 {
 		return errors.New("no port is configured")
 	}
@@ -133,8 +194,13 @@ func arrange(ports []*Port) error {
 	var errs []error
 	byName := make(map[string]*Port)
 	byDevice := make(map[string]*Port)
+	ids := numbersTaken(before.IDs)
 	for i, p := range ports {
-		p.ID = uint8(i + 1)
+		if p.ID = before.IDs[p.Name]; p.ID == 0 {
+			if p.ID = free(ids, portMax); p.ID == 0 {
+				errs = append(errs, p.errorf("no number is left for it: apply without the ports that leave first, then with the new ones"))
+			}
+		}
 		if p.Name == "" {
 			errs = append(errs, fmt.Errorf("port %d has no name", i+1))
 		}
@@ -142,10 +208,13 @@ func arrange(ports []*Port) error {
 			errs = append(errs, p.errorf("there are two of this name"))
 		}
 		byName[p.Name] = p
-		if other := byDevice[p.Device]; other != nil && p.Device != "" {
-			errs = append(errs, p.errorf("device %s is port %s already", p.Device, other.Name))
+		if p.wanted == "" {
+			p.wanted = p.Device
 		}
-		byDevice[p.Device] = p
+		if other := byDevice[p.wanted]; other != nil && p.wanted != "" {
+			errs = append(errs, p.errorf("device %s is port %s already", p.wanted, other.Name))
+		}
+		byDevice[p.wanted] = p
 		for vid, zone := range p.VLANs {
 			if vid < 1 || vid > 4094 {
 				errs = append(errs, p.errorf("VLAN %d: ids go from 1 to 4094", vid))
@@ -155,7 +224,7 @@ func arrange(ports []*Port) error {
 			}
 		}
 	}
-	pairs := uint8(0)
+	pairs := numbersTaken(before.Pairs)
 	for _, p := range ports {
 		if !p.Inline() || p.peer != nil {
 			continue
@@ -164,17 +233,24 @@ func arrange(ports []*Port) error {
 		switch {
 		case peer == nil:
 			errs = append(errs, p.errorf("its inline peer %s is no port", p.Peer))
+			continue
 		case peer == p:
 			errs = append(errs, p.errorf("it is its own inline peer"))
+			continue
 		case peer.Peer != p.Name:
 			errs = append(errs, p.errorf("its inline peer %s is not joined to it", p.Peer))
-		case pairs == pairMax:
-			errs = append(errs, p.errorf("there are more than %d inline pairs", pairMax))
-		default:
-			pairs++
-			p.peer, peer.peer = peer, p
-			p.pair, peer.pair = pairs, pairs
+			continue
 		}
+		n := before.Pairs[p.Name]
+		if n == 0 || n != before.Pairs[peer.Name] {
+			n = free(pairs, pairMax)
+		}
+		if n == 0 {
+			errs = append(errs, p.errorf("there are more than %d inline pairs", pairMax))
+			continue
+		}
+		p.peer, peer.peer = peer, p
+		p.pair, peer.pair = n, n
 	}
 	return errors.Join(errs...)
 }
@@ -192,6 +268,9 @@ func (p *Port) entry() bpf.XDPPort {
 	}
 	if len(p.VLANs) > 0 {
 		e.Flags |= portVLANs
+	}
+	if p.shut {
+		e.Zone, e.PeerZone = zoneNone, zoneNone
 	}
 	if p.fixChecksum {
 		e.Flags |= portFixChecksum

@@ -39,7 +39,7 @@ func TestArrange(t *testing.T) {
 			for _, c := range tt.ports {
 				ports = append(ports, &Port{PortConfig: c})
 			}
-			err := arrange(ports)
+			err := arrange(ports, numbering{})
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Fatalf("got error %v, want %q", err, tt.want)
 			}
@@ -54,7 +54,7 @@ func TestPortEntry(t *testing.T) {
 		IP4: netip.MustParseAddr("10.1.2.3"), IP6: netip.MustParseAddr("fd00::1"), fixChecksum: true,
 	}
 	b := &Port{PortConfig: PortConfig{Name: "b", Device: "y", Zone: 3, Peer: "a"}, Index: 8, MTU: 9000}
-	if err := arrange([]*Port{a, b}); err != nil {
+	if err := arrange([]*Port{a, b}, numbering{}); err != nil {
 		t.Fatal(err)
 	}
 	want := bpf.XDPPort{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -109,6 +110,7 @@ func (r *Routes) Run(ctx context.Context) (err error) {
 		}
 		if err == nil && !time.Now().Before(next) {
 			next = time.Now().Add(interval)
+			r.plane.regainAll()
 			err = r.keepAlive()
 		}
 		if err != nil {
@@ -192,6 +194,9 @@ func (r *Routes) resync() error {
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return fmt.Errorf("list devices: %w", err)
 	}
+	if err := r.plane.missing(links); err != nil {
+		return err
+	}
 	for _, l := range links {
 		if err := r.plane.followLink(l, false); err != nil {
 			return err
@@ -216,27 +221,43 @@ func (p *Plane) routesChanged() {
 	atomic.StoreUint32(&p.mem.gateway[0].RouteChanged, NowTick()|3+1)
 }
 
-// followLink takes over MAC, MTU and state of a port, and VLAN devices that come and go.
+// followLink takes over name, MAC, MTU and state of a port, VLAN devices that come and go, and devices
+// that ports wait for.
 func (p *Plane) followLink(l netlink.Link, gone bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	a := l.Attrs()
 	for _, port := range p.ports {
-		if int(port.Index) == l.Attrs().Index {
-			return p.followPort(port, l, gone)
+		if !port.present() {
+			continue
+		}
+		if int(port.Index) == a.Index {
+			if gone {
+				return p.lose(port)
+			}
+			return p.followPort(port, l)
 		}
 		if port.Inline() {
 			continue
 		}
 		vid, dev, ok := vlanOn(l, port)
-		if old, had := port.vlanDevices[vid]; had && old.index == dev.index && gone {
+		old, had := port.vlanDevices[vid]
+		switch {
+		case had && old.index == dev.index && gone:
 			delete(port.vlanDevices, vid)
 			return p.removeVLANDevice(port, vid, dev)
+		case had && old.index == dev.index && old.name != dev.name:
+			port.vlanDevices[vid] = dev
+			if p.life != nil {
+				return p.life.state.rename(old.name, dev.name)
+			}
+		case ok && !gone && old.index != dev.index:
+			port.vlanDevices[vid] = dev
+			return p.takeVLANDevice(port, vid, dev)
 		}
-		if !ok || gone || port.vlanDevices[vid].index == dev.index {
-			continue
-		}
-		port.vlanDevices[vid] = dev
-		return p.takeVLANDevice(port, vid, dev)
+	}
+	if !gone {
+		p.returns(a)
 	}
 	return nil
 }
@@ -259,15 +280,29 @@ func (p *Plane) takeVLANDevice(port *Port, vid uint16, dev device) error {
 	})
 }
 
-func (p *Plane) followPort(port *Port, l netlink.Link, gone bool) error {
+func (p *Plane) followPort(port *Port, l netlink.Link) error {
+	a := l.Attrs()
+	if a.Name != port.Device {
+		if err := p.renamed(port, a.Name); err != nil {
+			return err
+		}
+	}
+	if len(a.HardwareAddr) != len(port.MAC) {
+		return nil
+	}
 	was, old := *port, port.source()
-	if gone {
-		port.setUp(false)
-		port.note("device %s is gone: restart once it is back", port.Device)
-	} else if len(l.Attrs().HardwareAddr) == len(port.MAC) {
-		device := port.Device // sysctls are restored by the name that Attach found
-		p.follow(port, l)
-		port.Device = device
+	p.follow(port, l)
+	switch {
+	case was.Up && !port.Up:
+		p.tell(port, PortDown, "")
+	case port.Up && !was.Up:
+		p.tell(port, PortUp, "")
+	}
+	if was.MAC != port.MAC {
+		p.tell(port, PortMAC, "%s, it was %s", net.HardwareAddr(port.MAC[:]), net.HardwareAddr(was.MAC[:]))
+	}
+	if was.MTU != port.MTU {
+		p.tell(port, PortMTU, "%d, it was %d", port.MTU, was.MTU)
 	}
 	if was.Up != port.Up || was.MAC != port.MAC || was.MTU != port.MTU {
 		p.storePort(port)
@@ -289,6 +324,9 @@ func (p *Plane) followAddresses() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, port := range p.ports {
+		if !port.present() {
+			continue
+		}
 		was4, was6 := port.IP4, port.IP6
 		if err := p.readAddresses(port); err != nil {
 			if errors.Is(err, unix.ENODEV) || errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -37,6 +37,8 @@ type Options struct {
 	// Simulate loads programs that take clock, arrival port and routes from Plane.Sim instead of the
 	// kernel. Such a plane attaches to nothing: its ports come from Place.
 	Simulate bool
+	// OnPort, if not nil, is told what becomes of the ports' devices. It must not call the plane.
+	OnPort func(PortEvent)
 }
 
 // Sizes are what Options come to.

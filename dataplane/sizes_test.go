@@ -75,7 +75,7 @@ func TestABI(t *testing.T) {
 		"PORT_INLINE": portInline, "PORT_VLANS": portVLANs, "PORT_FIX_CHECKSUM": portFixChecksum, "PORT_UP": portUp,
 		"ZONE_NONE": zoneNone, "ZONE_HOST": zoneHost,
 		"NEXTHOP_HOST": nexthopHost, "NEXTHOP_PORT": nexthopPort, "NEXTHOP_FIRST": nexthopFirst,
-		"NEXTHOP_PENDING": nexthopPending, "NEXTHOP_READY": nexthopReady, "NEXTHOP_KEEP": nexthopKeep,
+		"NEXTHOP_PENDING": nexthopPending, "NEXTHOP_READY": nexthopReady, "NEXTHOP_KEEP": nexthopKeep, "NEXTHOP_FED_SHIFT": nexthopFedShift,
 		"GROUP_SLOTS": groupSlots, "STRIPES": 1 << stripeBitsMax, "TICK_SHIFT": TickShift,
 	} {
 		m := regexp.MustCompile(`(?m)^#define ` + name + `\s+(\w+)`).FindStringSubmatch(text)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +28,10 @@ type state struct {
 	Seed    uint64 `json:"seed"`  // of the flow hash
 	Epoch   uint32 `json:"epoch"` // the highest that was published
 	// Ports and Numbers say what numbers in the maps mean. Numbers are as the latest policy gave them.
-	Ports   []string        `json:"ports"`
-	Numbers json.RawMessage `json:"numbers,omitempty"`
+	Ports     []string          `json:"ports"`
+	Numbers   json.RawMessage   `json:"numbers,omitempty"`
+	Numbering numbering         `json:"numbering"`         // of ports
+	Indices   map[string]uint32 `json:"indices,omitempty"` // of the interfaces that ports have, by port
 	// PickUp is until when TCP is picked up without its SYN: a grace outlives the run that began it.
 	PickUp time.Time `json:"pick_up,omitzero"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
@@ -158,6 +161,55 @@ func (s *state) record(c change) error {
 		}
 	}
 	s.Changes = append(s.Changes, c)
+	return s.write()
+}
+
+// records is the number of changes.
+func (s *state) records() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.Changes)
+}
+
+// forget drops the changes behind the first n, which have been undone.
+func (s *state) forget(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n >= len(s.Changes) {
+		return nil
+	}
+	s.Changes = s.Changes[:n]
+	return s.write()
+}
+
+// drop forgets the changes that were made for a device which is no longer here: they went with it. Those of
+// a device elsewhere, a veth's other end, did not.
+func (s *state) drop(owner string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Changes = slices.DeleteFunc(s.Changes, func(c change) bool {
+		return c.Owner == owner && c.NetNS == nil && (c.Device == "" || c.Device == owner)
+	})
+	return s.write()
+}
+
+// rename follows a device that has another name now.
+func (s *state) rename(from, to string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.Changes {
+		c := &s.Changes[i]
+		if c.Owner == from {
+			c.Owner = to
+		}
+		if c.Device == from && c.NetNS == nil {
+			c.Device = to
+		}
+		if path := strings.Split(c.Name, "/"); c.Kind == changeSysctl && path[2] == from {
+			path[2] = to
+			c.Name = strings.Join(path, "/")
+		}
+	}
 	return s.write()
 }
 

@@ -198,7 +198,7 @@ func (p *Plane) setNeighbourTimes(devices []string) error {
 // routedDevices names the devices whose routes and neighbours matter.
 func (p *Plane) routedDevices() (names []string) {
 	for _, port := range p.ports {
-		if port.Inline() {
+		if port.Inline() || !port.present() {
 			continue
 		}
 		names = append(names, port.Device)

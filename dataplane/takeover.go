@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
 
 	"github.com/softdpu/softdpu/bpf"
 )
@@ -22,10 +21,10 @@ func (p *Plane) takeOver() error {
 	if !l.inherited {
 		return nil
 	}
-	var err error
-	if l.afresh, err = p.differs(); err != nil || l.afresh != "" {
-		return err
+	if l.afresh = p.differs(); l.afresh != "" {
+		return nil
 	}
+	var err error
 	dir := l.pins.plane(l.state.Plane)
 	outgrown := make(map[string]*ebpf.Map)
 	for name, spec := range p.spec.Maps {
@@ -104,45 +103,34 @@ func (p *Plane) programs() map[string]**ebpf.Program {
 }
 
 // differs says what numbers in the maps of the run before would mean something else now.
-func (p *Plane) differs() (string, error) {
+func (p *Plane) differs() string {
 	s := p.life.state
 	switch {
 	case s.Next != 0:
-		return "a start before this one did not come to its end", nil
+		return "a start before this one did not come to its end"
 	case s.Plane == 0:
-		return "its state is lost", nil
+		return "its state is lost"
 	case s.Layout != layoutVersion:
-		return fmt.Sprintf("its tables have layout %q, and this version's have %q", s.Layout, layoutVersion), nil
+		return fmt.Sprintf("its tables have layout %q, and this version's have %q", s.Layout, layoutVersion)
 	}
-	ports, err := p.fingerprints()
-	if err != nil {
-		return "", err
-	}
-	if !slices.Equal(ports, s.Ports) {
-		return "the ports, their devices or their zones are others", nil
+	if !slices.Equal(fingerprints(p.options.Ports), s.Ports) {
+		return "the ports, their devices or their zones are others"
 	}
 	if !bytes.Equal(p.options.Numbers, s.Numbers) {
-		return "the policy cannot go on with the numbers of rules, zones and MAC addresses", nil
+		return "the policy cannot go on with the numbers of rules, zones and MAC addresses"
 	}
-	return "", nil
+	return ""
 }
 
-// fingerprints says of each port what its number in the maps stands for.
-func (p *Plane) fingerprints() ([]string, error) {
-	prints := make([]string, 0, len(p.options.Ports))
-	for _, c := range p.options.Ports {
-		index := 0
-		l, err := p.nl.LinkByName(c.Device)
-		var missing netlink.LinkNotFoundError
-		switch {
-		case err == nil:
-			index = l.Attrs().Index
-		case !errors.As(err, &missing):
-			return nil, fmt.Errorf("look up device %s: %w", c.Device, err)
-		}
-		prints = append(prints, fmt.Sprintf("%s: interface %d zone %d vlans %v peer %q", c.Name, index, c.Zone, c.VLANs, c.Peer))
+// fingerprints says of each port, by name, what its number in the maps stands for. The device is not
+// among that: it may have gone and come back as another.
+func fingerprints(ports []PortConfig) []string {
+	prints := make([]string, 0, len(ports))
+	for _, c := range ports {
+		prints = append(prints, fmt.Sprintf("%s: device %s zone %d vlans %v peer %q", c.Name, c.Device, c.Zone, c.VLANs, c.Peer))
 	}
-	return prints, nil
+	slices.Sort(prints)
+	return prints
 }
 
 // pinPlane pins what this run has made, in a directory of its own.

@@ -80,7 +80,12 @@ func (p *Plane) hold(name string, l link.Link) error {
 		p.undo = append(p.undo, l.Close)
 		return nil
 	}
-	p.files = append(p.files, l.Close)
+	p.life.links[name] = l
+	p.undo = append(p.undo, func() error {
+		delete(p.life.links, name)
+		delete(p.life.linked, name)
+		return l.Close()
+	})
 	if err := p.life.pins.hold(name, l); err != nil {
 		return err
 	}

@@ -29,6 +29,8 @@ const (
 	endReopened = "reopened" // the same connection was opened anew after its end
 	endStopped  = "stopped"  // the gateway stopped
 	endKilled   = "killed"   // somebody asked for it
+
+	endPortRemoved = "port-removed" // a port where it had an end is no more
 )
 
 // ageing frees flows that were idle for their time-out, off the packet path.

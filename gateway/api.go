@@ -119,7 +119,8 @@ type PortStatus struct {
 	MAC          string            `json:"mac"`
 	MTU          int               `json:"mtu"`
 	Up           bool              `json:"up"`
-	Since        time.Time         `json:"since"` // up or down
+	Since        time.Time         `json:"since"`   // up or down, or missing
+	Missing      string            `json:"missing"` // why the port has no device now, "" if it has one
 	Notes        []string          `json:"notes"`
 }
 

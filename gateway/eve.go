@@ -21,6 +21,7 @@ const (
 	eveAuditType   = "audit"
 	evePolicyType  = "policy"
 	eveGatewayType = "gateway"
+	evePortType    = "port"
 )
 
 // eveEvent is one line of the events file, nested as in Suricata's EVE JSON.
@@ -44,6 +45,7 @@ type eveEvent struct {
 	Flow        *eveFlow   `json:"flow,omitempty"`
 	Policy      *evePolicy `json:"policy,omitempty"`
 	Set         *eveSet    `json:"set,omitempty"`
+	Port        *evePort   `json:"port,omitempty"`
 	Softdpu     eveRule    `json:"softdpu"`
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -27,8 +28,8 @@ const (
 // are counted.
 type eventLog struct {
 	rules *inForce
-	ports []string // by id - 1
-	rate  int      // flow ends a second and rule
+	ports atomic.Pointer[[]string] // by id - 1
+	rate  int                      // flow ends a second and rule
 	log   *slog.Logger
 	path  string
 
@@ -60,18 +61,18 @@ type eventWindow struct {
 	events int
 }
 
-// openEvents opens the file to append to, makes its directory, and starts the writer. The ports are
-// those of the gateway in the order of their ids.
-func openEvents(c *Events, r *inForce, ports []string, log *slog.Logger) (*eventLog, error) {
+// openEvents opens the file to append to, makes its directory, and starts the writer.
+func openEvents(c *Events, r *inForce, log *slog.Logger) (*eventLog, error) {
 	file, err := openEventFile(c.File, c.MaxSize, c.Keep)
 	if err != nil {
 		return nil, err
 	}
 	e := &eventLog{
-		rules: r, ports: ports, rate: c.Rate, log: log, path: c.File, file: file, backlog: eventBacklog,
+		rules: r, rate: c.Rate, log: log, path: c.File, file: file, backlog: eventBacklog,
 		windows: make(map[uint32]*eventWindow), queries: make(map[uint64]uint16),
 		wake: make(chan struct{}, 1), stopping: make(chan struct{}), stopped: make(chan struct{}),
 	}
+	e.ports.Store(new([]string))
 	e.encoder = json.NewEncoder(&e.pending)
 	e.encoder.SetEscapeHTML(false)
 	go e.run()
@@ -82,7 +83,7 @@ func openEvents(c *Events, r *inForce, ports []string, log *slog.Logger) (*event
 func (e *eventLog) packet(event *bpf.XDPEvent) {
 	var out eveEvent
 	if bpf.XDPEventKind(event.Kind) == bpf.XDPEventKindEVENT_DROP {
-		out = e.rules.Names().dropEvent(event, e.ports, newEveClock())
+		out = e.rules.Names().dropEvent(event, *e.ports.Load(), newEveClock())
 	} else {
 		out = e.rules.Names().packetEvent(event, newEveClock())
 	}

@@ -29,10 +29,11 @@ func testRuleset() *Ruleset {
 func openTestEvents(t *testing.T, rate int) (*eventLog, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "log", "eve.json")
-	e, err := openEvents(&Events{File: file, Rate: rate, MaxSize: 1 << 20, Keep: 1}, newInForce(testRuleset()), []string{"lan0", "wan0"}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	e, err := openEvents(&Events{File: file, Rate: rate, MaxSize: 1 << 20, Keep: 1}, newInForce(testRuleset()), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
+	e.namePorts([]dataplane.Port{{PortConfig: dataplane.PortConfig{Name: "wan0"}, ID: 2}, {PortConfig: dataplane.PortConfig{Name: "lan0"}, ID: 1}})
 	return e, file
 }
 

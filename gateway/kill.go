@@ -16,21 +16,26 @@ type Killed struct {
 	Killed int `json:"killed"` // flows
 }
 
-// kill ends the flows that the filter matches, and writes the ends of those whose rules log. Their next
+// kill ends the flows that the filter matches. Their next
 // packets are judged as if they were the first of all.
 func (r *reporter) kill(filter *Filter) (int, error) {
-	l := r.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	now, why := dataplane.NowTick(), r.whyNotHigher()
-	choose := func(f *flowtable.Flow) bool {
+	return r.ageing.kill(func(f *flowtable.Flow) bool {
 		out := r.flow(f, now, why)
 		return filter.Match(&out)
-	}
+	}, endKilled)
+}
+
+// kill ends the flows that choose picks, and writes the ends of those whose rules log.
+func (a *ageing) kill(choose func(*flowtable.Flow) bool, reason string) (int, error) {
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := dataplane.NowTick()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
 		l.ended[ofNoRule].Killed++
-		r.ageing.end(f, now, endKilled)
+		a.end(f, now, reason)
 	}
 	n := l.table.Kill(choose, func() {
 		if dataplane.Grace() != nil {

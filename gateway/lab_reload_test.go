@@ -363,7 +363,7 @@ func TestLabReloadRefused(t *testing.T) {
 		{"truncated", "policy.yaml", good[:len(good)-30], "policy.yaml:6:"},
 		{"unknown zone", "policy.yaml", strings.Replace(good, "to: {zone: wan}", "to: {zone: van}", 1), `"van"`},
 		{"a test that fails", "policy.yaml", good + "tests:\n  - {name: no, packet: {in: lan, out: wan, src: 10.10.1.2, dst: 10.10.2.2, service: tcp/5001}, expect: {verdict: deny}}\n", `policy.yaml:8:`},
-		{"ports swapped among more", "policy.yaml", "apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [lan, wan]}}\n", "restart softdpu"},
+		{"a port in no zone", "policy.yaml", "apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [lan]}}\n", `port "wan" belongs to no zone`},
 		{"unknown key", "softdpu.yaml", labRouted + "polcy: x\n", `did you mean`},
 		{"another size", "softdpu.yaml", labRouted + "flows: {max: 5000}\n", "softdpu.yaml: flows.max has changed"},
 	} {

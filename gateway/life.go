@@ -44,7 +44,7 @@ func (g *running) openPlane() (err error) {
 	g.plane, err = dataplane.Open(dataplane.Options{
 		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
 		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), DropEvents: c.Events.Drops, Ethertypes: c.Ethertypes,
-		Keep: true, Ports: rules.portConfigs(c), Numbers: g.before,
+		Keep: true, Ports: rules.portConfigs(c), Numbers: g.before, OnPort: g.portChanged,
 	})
 	if err != nil {
 		return err
@@ -63,12 +63,10 @@ func (g *running) attach() (err error) {
 			return err
 		}
 	}
-	if g.mtus, err = setMTUs(g.config.Ports, g.plane.RecordMTU); err != nil {
-		return err
-	}
 	if err := g.plane.Attach(rules.portConfigs(g.config)); err != nil {
 		return err
 	}
+	g.events.namePorts(g.plane.Ports())
 	if taken {
 		return g.publish(rules, epoch)
 	}
@@ -78,16 +76,23 @@ func (g *running) attach() (err error) {
 // publish puts a policy in force under an epoch, as it is written or, during the upgrade grace, so that it
 // picks up TCP.
 func (g *running) publish(r *Ruleset, epoch uint32) error {
-	next, err := r.generation(epoch)
+	next, err := g.generation(r, epoch)
 	if err != nil {
 		return err
 	}
-	if g.grace {
-		if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {
-			return fmt.Errorf("compile policy for the upgrade grace: %w", err)
-		}
-	}
 	return g.plane.Publish(next)
+}
+
+// generation is the policy's, as it is to be in force now.
+func (g *running) generation(r *Ruleset, epoch uint32) (dataplane.Generation, error) {
+	next, err := r.generation(epoch)
+	if err != nil || !g.grace {
+		return next, err
+	}
+	if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {
+		return next, fmt.Errorf("compile policy for the upgrade grace: %w", err)
+	}
+	return next, nil
 }
 
 // endGrace puts the policy in force as it is written, once the upgrade grace is over. The epoch stays:
@@ -120,15 +125,14 @@ func (r *Ruleset) midstreamEntries() []flowtable.ACLEntry {
 func (g *running) leave() error {
 	if !g.started {
 		if g.plane.Inherited() {
-			return errors.Join(g.plane.Leave(), g.mtus.restore())
+			return g.plane.Leave()
 		}
-		return errors.Join(g.plane.Close(), g.mtus.restore())
+		return g.plane.Close()
 	}
-	defer g.mtus.close()
 	var err error
 	switch g.config.OnStop {
 	case OnStopOpen:
-		return g.plane.Close() // MTUs too
+		return g.plane.Close()
 	case OnStopBlock:
 		err = g.block(g.rules.Load())
 	}

@@ -156,6 +156,18 @@ func metrics() []metric {
 					emit(truth(p.Up), p.Name)
 				}
 			}},
+		{"softdpu_port_present", "1 if the port has its device; 0 while that is gone or cannot be taken.", gauge, portLabels,
+			func(r *reading, emit emit) {
+				for _, p := range r.ports {
+					emit(truth(p.Missing == ""), p.Name)
+				}
+			}},
+		{"softdpu_port_since_timestamp_seconds", "Since when the port is up, down or without its device, in Unix time.", gauge, portLabels,
+			func(r *reading, emit emit) {
+				for _, p := range r.ports {
+					emit(seconds64(p.Since.UnixNano()), p.Name)
+				}
+			}},
 		{"softdpu_port_receive_packets_total", "Frames received, as the port's device counts them.", counter, portLabels,
 			func(r *reading, emit emit) {
 				for _, d := range r.devices {

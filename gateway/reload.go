@@ -171,9 +171,6 @@ func (g *running) identities() (*firewall.Identities, error) {
 // their next packet. After an error the policy before is in force as it was.
 func (g *running) putInForce(r *Ruleset) error {
 	old := g.rules.Load()
-	if errs := old.restartFor(r); len(errs) > 0 {
-		return errs
-	}
 	if n, most := r.Compiled.Identities.Rules(), int(g.plane.Sizes().Rules); n > most {
 		return firewall.Errors{r.config.PolicyPos.Errorf("policy needs counters for %d rules, and this run has %d", n, most).
 			WithHint("if many rules were renamed, apply again in a minute; else restart to have room for more")}
@@ -182,7 +179,7 @@ func (g *running) putInForce(r *Ruleset) error {
 		return err
 	}
 	epoch, _ := g.plane.Epoch()
-	if err := g.rules.replace(r, func() error { return g.publish(r, epoch+1) }); err != nil {
+	if err := g.rules.replace(r, func() error { return g.change(r, epoch+1) }); err != nil {
 		return err
 	}
 	g.ageing.setTimeouts(r.config.Flows.Timeouts.Ticks())

@@ -88,9 +88,9 @@ func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 
 // port that its opener's packets leave by, else by the one that they come from.
 func (r *reporter) whyNotHigher() func([2]uint16) string {
 	ports, hops := r.plane.Ports(), r.plane.Nexthops()
-	text := make([]string, len(ports)+1)
+	text := make(map[int]string)
 	for i := range ports {
-		text[i+1] = fmt.Sprintf("no hardware offload on port %s (%s)", ports[i].Name, cmp.Or(ports[i].Driver, ports[i].Kind))
+		text[int(ports[i].ID)] = fmt.Sprintf("no hardware offload on port %s (%s)", ports[i].Name, cmp.Or(ports[i].Driver, ports[i].Kind))
 	}
 	port := func(nexthop uint16) int {
 		id := 0
@@ -101,7 +101,7 @@ func (r *reporter) whyNotHigher() func([2]uint16) string {
 		case int(nexthop) < len(hops) && atomic.LoadUint32(&hops[nexthop].State) != 0:
 			id = int(hops[nexthop].Port)
 		}
-		if id < 0 || id > len(ports) {
+		if text[id] == "" {
 			return 0
 		}
 		return id
@@ -252,7 +252,7 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
 		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
-		MTU: p.MTU, Up: p.Up, Since: p.Since, Notes: append([]string{}, p.Notes...),
+		MTU: p.MTU, Up: p.Up, Since: p.Since, Missing: p.Missing, Notes: append([]string{}, p.Notes...),
 	}
 	for id, zone := range p.VLANs {
 		if out.VLANs == nil {

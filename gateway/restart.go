@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,7 +12,7 @@ import (
 
 // reloadable are the fields of Config that a reload puts in force; those of what the reader says of the
 // file are none of the operator's. Any other that differs needs a restart.
-var reloadable = []string{"File", "Policy", "PolicyPos", "Management", "Warnings"}
+var reloadable = []string{"File", "Ports", "Inline", "Policy", "PolicyPos", "Management", "Warnings"}
 
 // restartFor says which keys of another version of this configuration only a restart puts in force.
 func (c *Config) restartFor(next *Config) (errs firewall.Errors) {
@@ -25,12 +24,6 @@ func (c *Config) restartFor(next *Config) (errs firewall.Errors) {
 	for _, name := range differing(a, b) {
 		switch {
 		case slices.Contains(reloadable, name):
-		case name == "Ports" && slices.Equal(c.PortNames(), next.PortNames()):
-			for i := range a.Ports {
-				for _, field := range differing(a.Ports[i], b.Ports[i]) {
-					refuse("ports." + a.Ports[i].Name + "." + snake(field))
-				}
-			}
 		case reflect.ValueOf(a).FieldByName(name).Kind() == reflect.Struct:
 			x, y := reflect.ValueOf(a).FieldByName(name), reflect.ValueOf(b).FieldByName(name)
 			for _, field := range differing(x.Interface(), y.Interface()) {
@@ -59,10 +52,6 @@ func differing(a, b any) (names []string) {
 func (c *Config) comparable() Config {
 	out := *c
 	out.Sum, out.Text = [sha256.Size]byte{}, nil
-	out.Ports = slices.Clone(c.Ports)
-	for i := range out.Ports {
-		out.Ports[i].Pos, out.Ports[i].DevicePos = firewall.Pos{}, firewall.Pos{}
-	}
 	out.Flows.Timeouts = Timeouts{}
 	return out
 }
@@ -79,50 +68,4 @@ func snake(name string) string {
 		b.WriteRune(unicode.ToLower(r))
 	}
 	return b.String()
-}
-
-// restartFor says which ports and VLANs would lie in another zone than under this policy. Packets are
-// judged by the zone of their port, which is not a part of what is published at once. A zone with all
-// that belonged to another is no other zone, whatever its name.
-func (r *Ruleset) restartFor(next *Ruleset) (errs firewall.Errors) {
-	type place struct {
-		port string
-		vlan uint16
-	}
-	was, is := make(map[place]uint8), make(map[place]uint8)
-	var places []place
-	for _, p := range r.Compiled.Ports {
-		at := place{p.Port, p.VLAN}
-		was[at], places = p.Zone, append(places, at)
-	}
-	for _, p := range next.Compiled.Ports {
-		at := place{p.Port, p.VLAN}
-		if is[at] = p.Zone; was[at] == 0 {
-			places = append(places, at)
-		}
-	}
-	for _, at := range places {
-		if was[at] == is[at] {
-			continue
-		}
-		pos := next.config.PolicyPos
-		for i := range next.policy.Zones {
-			if z := &next.policy.Zones[i]; is[at] != 0 && z.Name == next.zoneName(is[at]) {
-				pos = z.Pos
-			}
-		}
-		what := fmt.Sprintf("port %q", at.port)
-		if at.vlan != 0 {
-			what = fmt.Sprintf("VLAN %d on port %q", at.vlan, at.port)
-		}
-		name := func(r *Ruleset, id uint8) string {
-			if id == 0 {
-				return "no zone"
-			}
-			return fmt.Sprintf("zone %q", r.zoneName(id))
-		}
-		errs = append(errs, pos.Errorf("%s moves from %s to %s, which a reload does not put in force", what, name(r, was[at]), name(next, is[at])).
-			WithHint("restart softdpu, or leave it where it is"))
-	}
-	return errs.Sorted(next.Files...)
 }

@@ -118,6 +118,7 @@ func (r *Ruleset) portConfigs(c *Config) []dataplane.PortConfig {
 		out := dataplane.PortConfig{
 			Name: p.Name, Device: p.Device, Peer: peers[p.Name],
 			Mode: xdpModes[p.XDPMode], FixOffloads: p.FixOffloads, FixChecksum: checksumSwitches[p.FixChecksums],
+			SetMTU: p.MTU,
 		}
 		for _, z := range r.Compiled.Ports {
 			switch {

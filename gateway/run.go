@@ -144,7 +144,6 @@ type running struct {
 	telemetry       *server // nil without metrics
 	metricsListener net.Listener
 
-	mtus    *mtuSetter
 	started bool // as a whole
 	grace   bool // TCP is picked up without its SYN
 
@@ -180,7 +179,7 @@ func (g *running) start() error {
 	if g.metricsListener, err = listenMetrics(&c.Metrics); err != nil {
 		return err
 	}
-	if g.events, err = openEvents(&c.Events, g.rules, c.PortNames(), log); err != nil {
+	if g.events, err = openEvents(&c.Events, g.rules, log); err != nil {
 		return err
 	}
 	if err := g.openPlane(); err != nil {

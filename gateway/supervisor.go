@@ -116,7 +116,7 @@ func (g *running) alive(ctx context.Context) error {
 // summary is the service manager's line.
 func (g *running) summary() string {
 	ports := "1 port"
-	if n := len(g.config.Ports); n != 1 {
+	if n := len(g.rules.Load().config.Ports); n != 1 {
 		ports = fmt.Sprintf("%d ports", n)
 	}
 	return fmt.Sprintf("judging packets of %s by %s", ports, g.config.Policy)

@@ -53,6 +53,7 @@ var unreachable = map[bpf.XDPReason]bool{
 	bpf.XDPReasonREASON_KERNEL_BYPASS:      true,
 	bpf.XDPReasonREASON_GENERATION_ABSENT:  true,
 	bpf.XDPReasonREASON_INTERNAL:           true,
+	bpf.XDPReasonREASON_EGRESS_DOWN:        true,
 }
 
 // covered asks for 100 packets of each reason in a million, and for 20 of each rule. One rule in a

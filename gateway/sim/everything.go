@@ -57,6 +57,7 @@ var intolerable = map[bpf.XDPReason]bool{
 	bpf.XDPReasonREASON_KERNEL_BYPASS:           true,
 	bpf.XDPReasonREASON_GENERATION_ABSENT:       true,
 	bpf.XDPReasonREASON_INTERNAL:                true,
+	bpf.XDPReasonREASON_EGRESS_DOWN:             true,
 }
 
 // tolerable reports whether a tolerant simulation allows what was refused for this reason.
