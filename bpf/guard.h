@@ -109,14 +109,15 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 }
 
 /* A packet of the kernel without our mark. Parsed, even if that does not decide, for what is told. */
-static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, struct port *port,
+				     bool tapped)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	/* an inline port is a piece of cable: the host says nothing on it */
 	bool bypass = skb->ingress_ifindex || port->flags & PORT_INLINE;
 	int reason;
 
-	if (bypass && !told(REASON_KERNEL_BYPASS))
+	if (bypass && !tapped && !told(REASON_KERNEL_BYPASS))
 		return REASON_KERNEL_BYPASS;
 	reason = parse_ethernet(data, data_end, p);
 	/* the tag of a VLAN device stands beside the frame, whether or not the port will insert it */
@@ -130,8 +131,7 @@ static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, st
 }
 
 /* Egress guard of one generation. */
-SEC("tc")
-int guard(struct __sk_buff *skb)
+static __always_inline int guard_egress(struct __sk_buff *skb, bool tapped)
 {
 	struct gateway_state *gw = gateway_state();
 	struct scratch *s = scratch();
@@ -143,23 +143,42 @@ int guard(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	p = &s->packet;
 	clear_packet(p);
-	if (drop_events)
+	if (tapped || drop_events)
 		forget(p);
 	port = port_of(skb->ifindex, gw);
 	if (!port) {
 		count_reason(REASON_INTERNAL, skb->len);
 		return TC_ACT_SHOT;
 	}
-	if (skb->ingress_ifindex && (skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK)
+	if (skb->ingress_ifindex && (skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK) {
+		if (tapped) {
+			p->pass = 1 + (skb->mark & ~PASS_SKB_MARK_MASK);
+			tap_kernel(skb, p, port, REASON_NONE);
+		}
 		return TC_ACT_UNSPEC;
+	}
 	p->tick = now_tick();
 	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-	reason = guard_own(skb, p, port);
+	reason = guard_own(skb, p, port, tapped);
+	if (tapped)
+		tap_kernel(skb, p, port, reason);
 	if (!reason)
 		return TC_ACT_UNSPEC;
 	count_reason(reason, skb->len);
 	tell_drop(skb, HOOK_TC, p, port, reason);
 	return TC_ACT_SHOT;
+}
+
+SEC("tc")
+int guard(struct __sk_buff *skb)
+{
+	return guard_egress(skb, false);
+}
+
+SEC("tc")
+int guard_tapped(struct __sk_buff *skb)
+{
+	return guard_egress(skb, true);
 }
 
 SEC("tc")
