@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -29,15 +30,43 @@ type Generation struct {
 	Numbers json.RawMessage
 }
 
-// loaded is a generation in the kernel.
-type loaded struct {
-	epoch      uint32
+// programs are those that the slots hold.
+type programs struct {
 	xdp, guard *ebpf.Program
 }
 
+func (p *programs) close() {
+	p.xdp.Close()
+	p.guard.Close()
+}
+
+// loaded is a generation in the kernel.
+type loaded struct {
+	programs
+	epoch      uint32
+	generation *Generation // nil: published by a run before
+	tapped     *programs   // in the slots instead, while somebody captures
+}
+
 func (l *loaded) close() {
-	l.xdp.Close()
-	l.guard.Close()
+	l.programs.close()
+	l.untap()
+}
+
+// inSlots are the programs that the slots hold while the generation runs.
+func (l *loaded) inSlots() *programs {
+	if l.tapped != nil {
+		return l.tapped
+	}
+	return &l.programs
+}
+
+// untap closes the programs of a capture.
+func (l *loaded) untap() {
+	if l.tapped != nil {
+		l.tapped.close()
+		l.tapped = nil
+	}
 }
 
 // Publish loads a generation and puts it in force on all ports by one update of a slot: the next
@@ -63,17 +92,14 @@ func (p *Plane) Publish(g Generation) error {
 			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		}
 	}
+	p.captureGeneration(next)
 	prev := p.running.Load()
-	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
-		next.close()
-		return fmt.Errorf("publish egress guard of policy %d: %w", g.Epoch, err)
-	}
-	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
+	if err := p.putInSlots(next.inSlots()); err != nil {
 		err = fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		if prev != nil {
-			err = errors.Join(err, p.maps[bpf.XDPMapGuards].Put(uint32(0), prev.guard))
+			err = errors.Join(err, p.putInSlots(prev.inSlots()))
 		} else {
-			err = errors.Join(err, p.maps[bpf.XDPMapGuards].Delete(uint32(0)))
+			err = errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
 		}
 		next.close()
 		return err
@@ -105,9 +131,43 @@ func (p *Plane) Epoch() (uint32, bool) {
 	return 0, false
 }
 
+// putInSlots has the next packet run under other programs, the guard's first.
+func (p *Plane) putInSlots(next *programs) error {
+	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
+		return fmt.Errorf("put egress guard in force: %w", err)
+	}
+	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
+		return fmt.Errorf("put XDP program in force: %w", err)
+	}
+	return nil
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
+
 func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
+	plain, err := p.loadPrograms(&g, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &loaded{programs: *plain, epoch: g.Epoch, generation: &g}, nil
+}
+
+// loadPrograms loads a generation's programs, with a capture in the form that copies packets to it.
+func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
 	spec := p.spec.Copy()
-	keepPrograms(spec, bpf.XDPProgSoftdpu, bpf.XDPProgGuard)
+	xdp, guard, shared := bpf.XDPProgSoftdpu, bpf.XDPProgGuard, p.maps
+	if c != nil {
+		xdp, guard, shared = bpf.XDPProgSoftdpuTapped, bpf.XDPProgGuardTapped, maps.Clone(p.maps)
+		maps.Copy(shared, c.maps)
+	} else {
+		withoutCapture(spec)
+	}
+	keepPrograms(spec, xdp, guard)
 	if err := p.setConstants(spec, g.Epoch, len(g.MACs) > 0); err != nil {
 		return nil, err
 	}
@@ -117,23 +177,24 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 	for mac, identity := range g.MACs {
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
+	if c != nil {
+		if err := c.setCapture(spec); err != nil {
+			return nil, err
+		}
+	}
 	if g.ACL != nil {
-		for _, name := range []string{bpf.XDPProgSoftdpu, bpf.XDPProgGuard} {
+		for _, name := range []string{xdp, guard} {
 			if err := flowtable.ReplaceClassifier(spec.Programs[name], g.ACL); err != nil {
 				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
 			}
 		}
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: p.maps})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
 		return nil, err
 	}
 	defer coll.Close()
-	return &loaded{
-		epoch: g.Epoch,
-		xdp:   coll.DetachProgram(bpf.XDPProgSoftdpu),
-		guard: coll.DetachProgram(bpf.XDPProgGuard),
-	}, nil
+	return &programs{coll.DetachProgram(xdp), coll.DetachProgram(guard)}, nil
 }
 
 // setConstants writes the tunables of maps.h. The verifier sees them as constants.

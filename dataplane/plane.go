@@ -58,6 +58,7 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	capture    *Capture                  // that runs; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
 	mu     sync.Mutex // what follows
@@ -85,8 +86,11 @@ var needs = struct {
 }{5, 18, "helpers bpf_xdp_load_bytes, bpf_xdp_store_bytes and bpf_xdp_get_buff_len, and on arm64 compare-and-exchange"}
 
 // perGeneration names the maps that are not shared: the constants, tables that only the generation they
-// were made for may see, and what the object holds for bpf2go alone.
-var perGeneration = map[string]bool{bpf.XDPMapMacs: true, ".rodata": true, ".bss": true}
+// were made for may see, those of a capture, and what the object holds for bpf2go alone.
+var perGeneration = map[string]bool{
+	bpf.XDPMapMacs: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
+}
 
 // Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
 // is touched. It needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 5.18.
@@ -205,6 +209,7 @@ func (p *Plane) load() error {
 func (p *Plane) make() (err error) {
 	first := p.spec.Copy()
 	keepPrograms(first, bpf.XDPProgDispatch, bpf.XDPProgGuardDispatch, bpf.XDPProgMark)
+	withoutCapture(first)
 	if err := p.setConstants(first, 0, false); err != nil {
 		return err
 	}
