@@ -33,6 +33,8 @@ type reporter struct {
 	events  *eventLog
 	version string
 	started time.Time
+
+	captures *captures // of the control socket
 }
 
 // flows calls fn for every flow that the filter matches, nil for all, until it returns an error, which
@@ -205,6 +207,7 @@ func (r *reporter) status() (*Status, error) {
 		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
+	s.Capture = r.captures.status()
 	if !c.NextExpiry.IsZero() {
 		s.Policy.NextExpiry = &c.NextExpiry
 	}

@@ -29,6 +29,8 @@ const serverGrace = 2 * time.Second
 //	GET /v1/rules
 //	POST /v1/reload
 //	POST /v1/flows/kill?filter=EXPRESSION|all=1
+//	POST /v1/capture, which answers with a stream of pcapng
+//	DELETE /v1/capture?id=N
 //
 // All but the first and those that change something answer with an array of objects. An error is an object
 // with "error".
@@ -53,13 +55,18 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
+	closing, close := context.WithCancel(context.Background())
+	r.captures = &captures{reporter: r, log: log, closing: closing}
+	mux.HandleFunc("POST /v1/capture", changes(r.captures.start))
+	mux.HandleFunc("DELETE /v1/capture", changes(r.captures.stop))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload and /v1/flows/kill",
+			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload, /v1/flows/kill and /v1/capture",
 		})
 	})
 	s.guard(mux, log)
+	s.http.RegisterOnShutdown(close)
 	return s
 }
 
