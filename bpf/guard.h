@@ -58,8 +58,15 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 	return REASON_NONE;
 }
 
+/* What admitted a packet, for whoever captures: a hit leaves no verdict. */
+static __always_inline void admitted_by(struct packet *p, __u32 rule)
+{
+	p->verdict = rule | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
+}
+
 /* A packet of the host itself, parsed, about to leave by port. */
-__noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p, struct port *port,
+					bool tapped)
 {
 	struct flow_ref f = {};
 	int reason;
@@ -68,6 +75,8 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 		return REASON_INTERNAL;
 	if (p->kind == PACKET_ARP || p->kind == PACKET_ND) {
 		count_admitted(p->kind == PACKET_ARP ? RULE_ARP : RULE_ND, skb->len, p->tick);
+		if (tapped)
+			admitted_by(p, p->kind == PACKET_ARP ? RULE_ARP : RULE_ND);
 		return REASON_NONE;
 	}
 	if (p->kind == PACKET_ETHERTYPE)
@@ -89,7 +98,10 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 		reason = quoted_tc(skb, p);
 		if (reason)
 			return reason;
-		return find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
+		reason = find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
+		if (tapped && !reason)
+			admitted_by(p, rule_of(f.core));
+		return reason;
 	}
 	if (!find_again(p, &f)) {
 		if (p->kind == PACKET_REPLY)
@@ -105,7 +117,19 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 		reason = guard_flow(p, &f);
 	if (p->frag == FRAG_FIRST)
 		fragment_enter(p, reason);
+	if (tapped && !reason)
+		admitted_by(p, rule_of(f.core));
 	return reason;
+}
+
+__noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+{
+	return judge_egress(skb, p, port, false);
+}
+
+__noinline int judge_own_tapped(struct __sk_buff *skb, struct packet *p, struct port *port)
+{
+	return judge_egress(skb, p, port, true);
 }
 
 /* A packet of the kernel without our mark. Parsed, even if that does not decide, for what is told. */
@@ -127,7 +151,9 @@ static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, st
 		reason = parse_network(skb, HOOK_TC, data, data_end, p);
 	if (bypass)
 		return REASON_KERNEL_BYPASS;
-	return reason ? reason : judge_own(skb, p, port);
+	if (reason)
+		return reason;
+	return tapped ? judge_own_tapped(skb, p, port) : judge_own(skb, p, port);
 }
 
 /* Egress guard of one generation. */

@@ -96,14 +96,7 @@ func (p *Plane) Capture(o CaptureOptions) (c *Capture, err error) {
 		}
 	}()
 	for _, name := range captureMaps {
-		spec := p.spec.Maps[name].Copy()
-		switch name {
-		case bpf.XDPMapTaps:
-			spec.MaxEntries = captureRing
-		case bpf.XDPMapTapBuffers:
-			spec.MaxEntries = uint32(ebpf.MustPossibleCPU())
-		}
-		if c.maps[name], err = ebpf.NewMap(spec); err != nil {
+		if c.maps[name], err = ebpf.NewMap(p.spec.Maps[name].Copy()); err != nil {
 			return c, fmt.Errorf("make map %s: %w", name, err)
 		}
 	}

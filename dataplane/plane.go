@@ -175,6 +175,7 @@ func (p *Plane) load() error {
 		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
 		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
 		bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
+		bpf.XDPMapTaps: captureRing, bpf.XDPMapTapBuffers: uint32(ebpf.MustPossibleCPU()),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
