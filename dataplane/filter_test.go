@@ -229,6 +229,12 @@ func libpcapTakes(t *testing.T, file, expression string, n int) []bool {
 // calls.
 func filterProgram(t *testing.T, program cbpf.Program, hook cbpf.Hook) *ebpf.Program {
 	t.Helper()
+	return filterProgramWithTag(t, program, hook, 0)
+}
+
+// filterProgramWithTag has the kernel put a VLAN tag beside the packet first, if vid is not 0.
+func filterProgramWithTag(t *testing.T, program cbpf.Program, hook cbpf.Hook, vid int32) *ebpf.Program {
+	t.Helper()
 	spec, err := bpf.LoadXDP()
 	if err != nil {
 		t.Fatal(err)
@@ -239,10 +245,16 @@ func filterProgram(t *testing.T, program cbpf.Program, hook cbpf.Hook) *ebpf.Pro
 	}
 	whole := spec.Programs[from]
 	main := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	if vid != 0 {
+		main = append(main, asm.Mov.Imm(asm.R2, 0x0081), asm.Mov.Imm(asm.R3, vid), asm.FnSkbVlanPush.Call())
+	}
 	if hook == cbpf.XDP {
 		main = append(main, length.Call(), asm.Mov.Reg(asm.R2, asm.R0))
 	} else {
-		main = append(main, asm.LoadMem(asm.R2, asm.R1, 0, asm.Word))
+		main = append(main, asm.LoadMem(asm.R2, asm.R6, 0, asm.Word))
+		if vid != 0 {
+			main = append(main, asm.Add.Imm(asm.R2, 4))
+		}
 	}
 	main = append(main, asm.Mov.Reg(asm.R1, asm.R6), asm.Call.Label(function), asm.Return())
 	i32 := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
@@ -280,6 +292,34 @@ func filterTakes(t *testing.T, prog *ebpf.Program, frame []byte) bool {
 		t.Fatalf("run filter on %d bytes: %v", len(frame), err)
 	}
 	return answer != 0
+}
+
+// A tag that stands beside a packet of the kernel is seen where it will be on the wire.
+func TestFilterSeesTagBeside(t *testing.T) {
+	root(t)
+	dir := t.TempDir()
+	plain := udpFrame(300)
+	tagged := tagFrame(plain, 10)
+	file := filepath.Join(dir, "frames.pcap")
+	writeFrames(t, file, [][]byte{tagged})
+	for _, expression := range []string{
+		"vlan", "vlan 10", "vlan 11", "vlan 10 and udp port 53", "ip", "not ip", "len = 304", "vlan and ip[2:2] = 286",
+		"ether[10:4] = 0x00008100", "ether[12] = 0x81", "ether[13:2] = 0", "ether[14:4] = 0x000a0800", "ether[15] = 10", "ether[300:4] != 0", "ether[303] != 0", "ether[304] >= 0",
+	} {
+		out, err := exec.Command("tcpdump", "-ddd", "-y", "EN10MB", "--", expression).Output()
+		if err != nil {
+			t.Fatalf("%q: %v", expression, err)
+		}
+		program, err := cbpf.Parse(string(out))
+		if err != nil {
+			t.Fatalf("%q: %v", expression, err)
+		}
+		prog := filterProgramWithTag(t, program, cbpf.TC, 10)
+		if got, want := filterTakes(t, prog, plain), libpcapTakes(t, file, expression, 1)[0]; got != want {
+			t.Errorf("%q: taken %v, by libpcap %v", expression, got, want)
+		}
+		prog.Close()
+	}
 }
 
 // A filter is refused that would mean something else, or could not end.
