@@ -437,6 +437,41 @@ struct drop_log {
 	__u32 logged; /* events in it */
 };
 
+/* Where a packet is copied to whoever captures. */
+enum tap_point {
+	TAP_IN, /* it arrived: as it came, with what becomes of it */
+	TAP_OUT, /* it leaves: as it goes */
+	TAP_DROP, /* it is dropped: as it came, or as the kernel would have sent it */
+};
+
+/* A packet for whoever captures, in front of its first bytes. */
+struct tapped {
+	__u64 time; /* ns of CLOCK_MONOTONIC */
+	__u32 length; /* of the frame, without the tag beside it */
+	__u32 captured; /* bytes that follow */
+	__u32 rule;
+	__u32 epoch;
+	__u16 vlan_proto; /* network order: of a tag beside the frame, 0 = none; the kernel's packets only */
+	__u16 vlan_tci; /* host order */
+	__u8 point; /* enum tap_point */
+	__u8 port; /* id: of arrival, or by which it leaves */
+	__u8 reason;
+	__u8 action; /* enum action of the rule */
+	__u8 pass; /* 1 + enum pass_cause, 0 = not for the kernel */
+	__u8 egress; /* id of the port by which it leaves; 0 = it does not, or not by XDP */
+	__u8 from, to; /* zones */
+	__u8 kind; /* enum packet_kind */
+	__u8 guard; /* the kernel sends it: its own, or in XDP's stead if pass is not 0 */
+	__u8 pad[2];
+};
+
+/* Of one port and CPU. Matched less lost is what whoever captures can read. */
+struct tap_counter {
+	__u64 seen; /* packets that the filter was asked about */
+	__u64 matched;
+	__u64 lost; /* of them: no room */
+};
+
 /* In front of a packet passed up that the kernel may forward; a tc program turns it into skb->mark. */
 struct pass_mark {
 	__u32 magic;

@@ -58,8 +58,15 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 	return REASON_NONE;
 }
 
+/* What admitted a packet, for whoever captures: a hit leaves no verdict. */
+static __always_inline void admitted_by(struct packet *p, __u32 rule)
+{
+	p->verdict = rule | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
+}
+
 /* A packet of the host itself, parsed, about to leave by port. */
-__noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p, struct port *port,
+					bool tapped)
 {
 	struct flow_ref f = {};
 	int reason;
@@ -68,6 +75,8 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 		return REASON_INTERNAL;
 	if (p->kind == PACKET_ARP || p->kind == PACKET_ND) {
 		count_admitted(p->kind == PACKET_ARP ? RULE_ARP : RULE_ND, skb->len, p->tick);
+		if (tapped)
+			admitted_by(p, p->kind == PACKET_ARP ? RULE_ARP : RULE_ND);
 		return REASON_NONE;
 	}
 	if (p->kind == PACKET_ETHERTYPE)
@@ -89,7 +98,10 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 		reason = quoted_tc(skb, p);
 		if (reason)
 			return reason;
-		return find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
+		reason = find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
+		if (tapped && !reason)
+			admitted_by(p, rule_of(f.core));
+		return reason;
 	}
 	if (!find_again(p, &f)) {
 		if (p->kind == PACKET_REPLY)
@@ -105,18 +117,31 @@ __noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *p
 		reason = guard_flow(p, &f);
 	if (p->frag == FRAG_FIRST)
 		fragment_enter(p, reason);
+	if (tapped && !reason)
+		admitted_by(p, rule_of(f.core));
 	return reason;
 }
 
+__noinline int judge_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+{
+	return judge_egress(skb, p, port, false);
+}
+
+__noinline int judge_own_tapped(struct __sk_buff *skb, struct packet *p, struct port *port)
+{
+	return judge_egress(skb, p, port, true);
+}
+
 /* A packet of the kernel without our mark. Parsed, even if that does not decide, for what is told. */
-static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, struct port *port)
+static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, struct port *port,
+				     bool tapped)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	/* an inline port is a piece of cable: the host says nothing on it */
 	bool bypass = skb->ingress_ifindex || port->flags & PORT_INLINE;
 	int reason;
 
-	if (bypass && !told(REASON_KERNEL_BYPASS))
+	if (bypass && !tapped && !told(REASON_KERNEL_BYPASS))
 		return REASON_KERNEL_BYPASS;
 	reason = parse_ethernet(data, data_end, p);
 	/* the tag of a VLAN device stands beside the frame, whether or not the port will insert it */
@@ -126,12 +151,13 @@ static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, st
 		reason = parse_network(skb, HOOK_TC, data, data_end, p);
 	if (bypass)
 		return REASON_KERNEL_BYPASS;
-	return reason ? reason : judge_own(skb, p, port);
+	if (reason)
+		return reason;
+	return tapped ? judge_own_tapped(skb, p, port) : judge_own(skb, p, port);
 }
 
 /* Egress guard of one generation. */
-SEC("tc")
-int guard(struct __sk_buff *skb)
+static __always_inline int guard_egress(struct __sk_buff *skb, bool tapped)
 {
 	struct gateway_state *gw = gateway_state();
 	struct scratch *s = scratch();
@@ -143,23 +169,42 @@ int guard(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	p = &s->packet;
 	clear_packet(p);
-	if (drop_events)
+	if (tapped || drop_events)
 		forget(p);
 	port = port_of(skb->ifindex, gw);
 	if (!port) {
 		count_reason(REASON_INTERNAL, skb->len);
 		return TC_ACT_SHOT;
 	}
-	if (skb->ingress_ifindex && (skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK)
+	if (skb->ingress_ifindex && (skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK) {
+		if (tapped) {
+			p->pass = 1 + (skb->mark & ~PASS_SKB_MARK_MASK);
+			tap_kernel(skb, p, port, REASON_NONE);
+		}
 		return TC_ACT_UNSPEC;
+	}
 	p->tick = now_tick();
 	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-	reason = guard_own(skb, p, port);
+	reason = guard_own(skb, p, port, tapped);
+	if (tapped)
+		tap_kernel(skb, p, port, reason);
 	if (!reason)
 		return TC_ACT_UNSPEC;
 	count_reason(reason, skb->len);
 	tell_drop(skb, HOOK_TC, p, port, reason);
 	return TC_ACT_SHOT;
+}
+
+SEC("tc")
+int guard(struct __sk_buff *skb)
+{
+	return guard_egress(skb, false);
+}
+
+SEC("tc")
+int guard_tapped(struct __sk_buff *skb)
+{
+	return guard_egress(skb, true);
 }
 
 SEC("tc")

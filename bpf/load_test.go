@@ -12,11 +12,14 @@ import (
 // The kernel's verifier takes every program, and what each costs it is printed: a figure near a
 // million means that the next change may not load.
 func TestLoad(t *testing.T) {
-	t.Run("as it runs by default", func(t *testing.T) { load(t, 0) })
-	t.Run("telling every drop", func(t *testing.T) { load(t, ^uint64(0)) })
+	t.Run("as it runs by default", func(t *testing.T) { load(t, nil) })
+	t.Run("telling every drop", func(t *testing.T) { load(t, map[string]any{XDPVarDropEvents: ^uint64(0)}) })
+	t.Run("capturing everything", func(t *testing.T) {
+		load(t, map[string]any{XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536)})
+	})
 }
 
-func load(t *testing.T, drops uint64) {
+func load(t *testing.T, constants map[string]any) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
 			t.Fatal("loading programs needs root, and CI has it")
@@ -27,8 +30,10 @@ func load(t *testing.T, drops uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := spec.Variables[XDPVarDropEvents].Set(drops); err != nil {
-		t.Fatal(err)
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			t.Fatal(err)
+		}
 	}
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {

@@ -5,6 +5,7 @@
  *
  *   dispatch -> softdpu: arrive - parse - fragments - find - (miss: route, judge, open) - known - send
  *   guard_dispatch -> guard: what the kernel sends by our ports (guard.h)
+ *   softdpu_tapped, guard_tapped: the same while somebody captures (tap.h)
  *   mark: hands XDP's mark on to the guard
  *
  * A step returns enum reason; REASON_NONE means go on. Only finish() counts and answers.
@@ -23,6 +24,7 @@
 #include "send.h"
 #include "reject.h"
 #include "drop.h"
+#include "tap.h"
 
 /* For bpf2go: types that no map mentions. */
 #define EXPORT(kind, name) const kind name *export_##name __attribute__((unused))
@@ -37,6 +39,8 @@ EXPORT(enum, set_field);
 EXPORT(struct, event);
 EXPORT(struct, classify_key);
 EXPORT(struct, pass_mark);
+EXPORT(enum, tap_point);
+EXPORT(struct, tapped);
 
 static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
 {
@@ -392,7 +396,7 @@ static __always_inline struct port *arrival_port(struct xdp_md *ctx, const struc
 
 /* Sends a packet that is neither refused nor for the kernel. */
 static __always_inline int send(struct xdp_md *ctx, struct packet *p, struct port *port,
-				const struct nexthop *hop)
+				const struct nexthop *hop, bool tapped)
 {
 	int verdict;
 
@@ -406,13 +410,14 @@ static __always_inline int send(struct xdp_md *ctx, struct packet *p, struct por
 	verdict = bpf_redirect_map(&devices, hop->port, 0);
 	if (unlikely(verdict != XDP_REDIRECT) && !simulate)
 		return refuse(ctx, p, port, REASON_EGRESS_DOWN);
+	if (tapped)
+		tap_departure(ctx, p, hop->port, REASON_NONE);
 	return verdict;
 }
 
-/* Everything behind the parser. A global function, so that the verifier looks at it once and not once
- * for each way through the parser. */
-__noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
-		       const struct gateway_state *gw, int reason)
+/* Everything behind the parser. */
+static __always_inline int go_on(struct xdp_md *ctx, struct packet *p, struct port *port,
+				 const struct gateway_state *gw, int reason, bool tapped)
 {
 	struct nexthop *hop = NULL;
 
@@ -441,8 +446,15 @@ __noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
 out:
 	if (simulate)
 		report(p, reason);
-	if (unlikely(reason))
-		return refuse(ctx, p, port, reason);
+	if (tapped)
+		tap_arrival(ctx, p, port, reason);
+	if (unlikely(reason)) {
+		int verdict = refuse(ctx, p, port, reason);
+
+		if (tapped && reason == REASON_REJECT && verdict != XDP_DROP)
+			tap_departure(ctx, p, port->id, reason);
+		return verdict;
+	}
 	if (unlikely(p->pass))
 		return pass(ctx, p);
 	if (unlikely(!hop)) {
@@ -450,7 +462,21 @@ out:
 		if (!hop)
 			return refuse(ctx, p, port, REASON_INTERNAL);
 	}
-	return send(ctx, p, port, hop);
+	return send(ctx, p, port, hop, tapped);
+}
+
+/* Global functions, so that the verifier looks at each once and not once for each way through the
+ * parser. */
+__noinline int forward(struct xdp_md *ctx, struct packet *p, struct port *port,
+		       const struct gateway_state *gw, int reason)
+{
+	return go_on(ctx, p, port, gw, reason, false);
+}
+
+__noinline int forward_tapped(struct xdp_md *ctx, struct packet *p, struct port *port,
+			      const struct gateway_state *gw, int reason)
+{
+	return go_on(ctx, p, port, gw, reason, true);
 }
 
 static __always_inline int parse(struct xdp_md *ctx, struct packet *p, const struct port *port)
@@ -469,8 +495,7 @@ static __always_inline int parse(struct xdp_md *ctx, struct packet *p, const str
 }
 
 /* One generation: policy, tables and tunables of one epoch. */
-SEC("xdp.frags")
-int softdpu(struct xdp_md *ctx)
+static __always_inline int generation(struct xdp_md *ctx, bool tapped)
 {
 	struct gateway_state *gw = gateway_state();
 	struct scratch *s = scratch();
@@ -481,7 +506,7 @@ int softdpu(struct xdp_md *ctx)
 		return XDP_DROP;
 	p = &s->packet;
 	clear_packet(p);
-	if (drop_events)
+	if (tapped || drop_events)
 		forget(p);
 	port = arrival_port(ctx, gw);
 	if (unlikely(!port)) {
@@ -489,7 +514,21 @@ int softdpu(struct xdp_md *ctx)
 		return XDP_DROP;
 	}
 	p->tick = now_tick();
+	if (tapped)
+		return forward_tapped(ctx, p, port, gw, parse(ctx, p, port));
 	return forward(ctx, p, port, gw, parse(ctx, p, port));
+}
+
+SEC("xdp.frags")
+int softdpu(struct xdp_md *ctx)
+{
+	return generation(ctx, false);
+}
+
+SEC("xdp.frags")
+int softdpu_tapped(struct xdp_md *ctx)
+{
+	return generation(ctx, true);
 }
 
 /* What is attached to every port, but where vlan.c's does more, and never replaced. */

@@ -541,6 +541,49 @@ type XDPTableCounter struct {
 	Reopened   uint64
 }
 
+type XDPTapBuffer struct {
+	_     structs.HostLayout
+	Head  XDPTapped
+	Frame [65536]uint8
+}
+
+type XDPTapCounter struct {
+	_       structs.HostLayout
+	Seen    uint64
+	Matched uint64
+	Lost    uint64
+}
+
+type XDPTapPoint uint32
+
+const (
+	XDPTapPointTAP_IN   XDPTapPoint = 0
+	XDPTapPointTAP_OUT  XDPTapPoint = 1
+	XDPTapPointTAP_DROP XDPTapPoint = 2
+)
+
+type XDPTapped struct {
+	_         structs.HostLayout
+	Time      uint64
+	Length    uint32
+	Captured  uint32
+	Rule      uint32
+	Epoch     uint32
+	VlanProto uint16
+	VlanTci   uint16
+	Point     uint8
+	Port      uint8
+	Reason    uint8
+	Action    uint8
+	Pass      uint8
+	Egress    uint8
+	From      uint8
+	To        uint8
+	Kind      uint8
+	Guard     uint8
+	Pad       [2]uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -571,13 +614,18 @@ const (
 	XDPMapSims              = "sims"
 	XDPMapStripes           = "stripes"
 	XDPMapTableCounters     = "table_counters"
+	XDPMapTapBuffers        = "tap_buffers"
+	XDPMapTapCounters       = "tap_counters"
+	XDPMapTaps              = "taps"
 	XDPMapVlanDevices       = "vlan_devices"
 	XDPMapVlanZones         = "vlan_zones"
 	XDPProgDispatch         = "dispatch"
 	XDPProgGuard            = "guard"
 	XDPProgGuardDispatch    = "guard_dispatch"
+	XDPProgGuardTapped      = "guard_tapped"
 	XDPProgMark             = "mark"
 	XDPProgSoftdpu          = "softdpu"
+	XDPProgSoftdpuTapped    = "softdpu_tapped"
 	XDPVarDropEvents        = "drop_events"
 	XDPVarEpoch             = "epoch"
 	XDPVarEventRate         = "event_rate"
@@ -592,6 +640,8 @@ const (
 	XDPVarExportPassMark    = "export_pass_mark"
 	XDPVarExportReason      = "export_reason"
 	XDPVarExportSetField    = "export_set_field"
+	XDPVarExportTapPoint    = "export_tap_point"
+	XDPVarExportTapped      = "export_tapped"
 	XDPVarFlowsMax          = "flows_max"
 	XDPVarFragmentMask      = "fragment_mask"
 	XDPVarGroup4Mask        = "group4_mask"
@@ -602,6 +652,9 @@ const (
 	XDPVarOverflowMax       = "overflow_max"
 	XDPVarSimulate          = "simulate"
 	XDPVarStripeBits        = "stripe_bits"
+	XDPVarTapBytes          = "tap_bytes"
+	XDPVarTapPoints         = "tap_points"
+	XDPVarTapPorts          = "tap_ports"
 )
 
 // LoadXDP returns the embedded CollectionSpec for XDP.
@@ -649,8 +702,10 @@ type XDPProgramSpecs struct {
 	Dispatch      *ebpf.ProgramSpec `ebpf:"dispatch"`
 	Guard         *ebpf.ProgramSpec `ebpf:"guard"`
 	GuardDispatch *ebpf.ProgramSpec `ebpf:"guard_dispatch"`
+	GuardTapped   *ebpf.ProgramSpec `ebpf:"guard_tapped"`
 	Mark          *ebpf.ProgramSpec `ebpf:"mark"`
 	Softdpu       *ebpf.ProgramSpec `ebpf:"softdpu"`
+	SoftdpuTapped *ebpf.ProgramSpec `ebpf:"softdpu_tapped"`
 }
 
 // XDPMapSpecs contains maps before they are loaded into the kernel.
@@ -683,6 +738,9 @@ type XDPMapSpecs struct {
 	Sims          *ebpf.MapSpec `ebpf:"sims"`
 	Stripes       *ebpf.MapSpec `ebpf:"stripes"`
 	TableCounters *ebpf.MapSpec `ebpf:"table_counters"`
+	TapBuffers    *ebpf.MapSpec `ebpf:"tap_buffers"`
+	TapCounters   *ebpf.MapSpec `ebpf:"tap_counters"`
+	Taps          *ebpf.MapSpec `ebpf:"taps"`
 	VlanDevices   *ebpf.MapSpec `ebpf:"vlan_devices"`
 	VlanZones     *ebpf.MapSpec `ebpf:"vlan_zones"`
 }
@@ -705,6 +763,8 @@ type XDPVariableSpecs struct {
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportSetField    *ebpf.VariableSpec `ebpf:"export_set_field"`
+	ExportTapPoint    *ebpf.VariableSpec `ebpf:"export_tap_point"`
+	ExportTapped      *ebpf.VariableSpec `ebpf:"export_tapped"`
 	FlowsMax          *ebpf.VariableSpec `ebpf:"flows_max"`
 	FragmentMask      *ebpf.VariableSpec `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.VariableSpec `ebpf:"group4_mask"`
@@ -715,6 +775,9 @@ type XDPVariableSpecs struct {
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
 	Simulate          *ebpf.VariableSpec `ebpf:"simulate"`
 	StripeBits        *ebpf.VariableSpec `ebpf:"stripe_bits"`
+	TapBytes          *ebpf.VariableSpec `ebpf:"tap_bytes"`
+	TapPoints         *ebpf.VariableSpec `ebpf:"tap_points"`
+	TapPorts          *ebpf.VariableSpec `ebpf:"tap_ports"`
 }
 
 // XDPObjects contains all objects after they have been loaded into the kernel.
@@ -763,6 +826,9 @@ type XDPMaps struct {
 	Sims          *ebpf.Map `ebpf:"sims"`
 	Stripes       *ebpf.Map `ebpf:"stripes"`
 	TableCounters *ebpf.Map `ebpf:"table_counters"`
+	TapBuffers    *ebpf.Map `ebpf:"tap_buffers"`
+	TapCounters   *ebpf.Map `ebpf:"tap_counters"`
+	Taps          *ebpf.Map `ebpf:"taps"`
 	VlanDevices   *ebpf.Map `ebpf:"vlan_devices"`
 	VlanZones     *ebpf.Map `ebpf:"vlan_zones"`
 }
@@ -795,6 +861,9 @@ func (m *XDPMaps) Close() error {
 		m.Sims,
 		m.Stripes,
 		m.TableCounters,
+		m.TapBuffers,
+		m.TapCounters,
+		m.Taps,
 		m.VlanDevices,
 		m.VlanZones,
 	)
@@ -818,6 +887,8 @@ type XDPVariables struct {
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.Variable `ebpf:"export_reason"`
 	ExportSetField    *ebpf.Variable `ebpf:"export_set_field"`
+	ExportTapPoint    *ebpf.Variable `ebpf:"export_tap_point"`
+	ExportTapped      *ebpf.Variable `ebpf:"export_tapped"`
 	FlowsMax          *ebpf.Variable `ebpf:"flows_max"`
 	FragmentMask      *ebpf.Variable `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.Variable `ebpf:"group4_mask"`
@@ -828,6 +899,9 @@ type XDPVariables struct {
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`
 	Simulate          *ebpf.Variable `ebpf:"simulate"`
 	StripeBits        *ebpf.Variable `ebpf:"stripe_bits"`
+	TapBytes          *ebpf.Variable `ebpf:"tap_bytes"`
+	TapPoints         *ebpf.Variable `ebpf:"tap_points"`
+	TapPorts          *ebpf.Variable `ebpf:"tap_ports"`
 }
 
 // XDPPrograms contains all programs after they have been loaded into the kernel.
@@ -837,8 +911,10 @@ type XDPPrograms struct {
 	Dispatch      *ebpf.Program `ebpf:"dispatch"`
 	Guard         *ebpf.Program `ebpf:"guard"`
 	GuardDispatch *ebpf.Program `ebpf:"guard_dispatch"`
+	GuardTapped   *ebpf.Program `ebpf:"guard_tapped"`
 	Mark          *ebpf.Program `ebpf:"mark"`
 	Softdpu       *ebpf.Program `ebpf:"softdpu"`
+	SoftdpuTapped *ebpf.Program `ebpf:"softdpu_tapped"`
 }
 
 func (p *XDPPrograms) Close() error {
@@ -846,8 +922,10 @@ func (p *XDPPrograms) Close() error {
 		p.Dispatch,
 		p.Guard,
 		p.GuardDispatch,
+		p.GuardTapped,
 		p.Mark,
 		p.Softdpu,
+		p.SoftdpuTapped,
 	)
 }
 

@@ -30,15 +30,43 @@ type Generation struct {
 	Numbers json.RawMessage
 }
 
-// loaded is a generation in the kernel.
-type loaded struct {
-	epoch      uint32
+// programs are those that the slots hold.
+type programs struct {
 	xdp, guard *ebpf.Program
 }
 
+func (p *programs) close() {
+	p.xdp.Close()
+	p.guard.Close()
+}
+
+// loaded is a generation in the kernel.
+type loaded struct {
+	programs
+	epoch      uint32
+	generation *Generation // nil: published by a run before
+	tapped     *programs   // in the slots instead, while somebody captures
+}
+
 func (l *loaded) close() {
-	l.xdp.Close()
-	l.guard.Close()
+	l.programs.close()
+	l.untap()
+}
+
+// inSlots are the programs that the slots hold while the generation runs.
+func (l *loaded) inSlots() *programs {
+	if l.tapped != nil {
+		return l.tapped
+	}
+	return &l.programs
+}
+
+// untap closes the programs of a capture.
+func (l *loaded) untap() {
+	if l.tapped != nil {
+		l.tapped.close()
+		l.tapped = nil
+	}
 }
 
 // Publish loads a generation and puts it in force on all ports by one update of a slot: the next
@@ -84,20 +112,17 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 	conversion := p.converting()
 	if conversion != nil {
 		if err := conversion.copy(); err != nil {
-			next.close()
 			return fmt.Errorf("publish policy %d: carry flows over: %w", g.Epoch, err)
 		}
 	}
+	p.captureGeneration(next)
 	prev := p.running.Load()
-	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
-		return fmt.Errorf("publish egress guard of policy %d: %w", g.Epoch, err)
-	}
-	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
+	if err := p.putInSlots(next.inSlots()); err != nil {
 		err = fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 		if prev != nil {
-			return errors.Join(err, p.maps[bpf.XDPMapGuards].Put(uint32(0), prev.guard))
+			return errors.Join(err, p.putInSlots(prev.inSlots()))
 		}
-		return errors.Join(err, p.maps[bpf.XDPMapGuards].Delete(uint32(0)))
+		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
 	}
 	p.running.Store(next)
 	if prev != nil {
@@ -131,9 +156,43 @@ func (p *Plane) Epoch() (uint32, bool) {
 	return 0, false
 }
 
+// putInSlots has the next packet run under other programs, the guard's first.
+func (p *Plane) putInSlots(next *programs) error {
+	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
+		return fmt.Errorf("put egress guard in force: %w", err)
+	}
+	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
+		return fmt.Errorf("put XDP program in force: %w", err)
+	}
+	return nil
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
+
 func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
+	plain, err := p.loadPrograms(&g, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &loaded{programs: *plain, epoch: g.Epoch, generation: &g}, nil
+}
+
+// loadPrograms loads a generation's programs, with a capture in the form that copies packets to it.
+func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
 	spec := p.spec.Copy()
-	keepPrograms(spec, bpf.XDPProgSoftdpu, bpf.XDPProgGuard)
+	xdp, guard, shared := bpf.XDPProgSoftdpu, bpf.XDPProgGuard, maps.Clone(p.maps)
+	if c != nil {
+		xdp, guard = bpf.XDPProgSoftdpuTapped, bpf.XDPProgGuardTapped
+		maps.Copy(shared, c.maps)
+	} else {
+		withoutCapture(spec)
+	}
+	keepPrograms(spec, xdp, guard)
 	if err := p.setConstants(spec, g.Epoch, len(g.MACs) > 0); err != nil {
 		return nil, err
 	}
@@ -143,7 +202,6 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 	for mac, identity := range g.MACs {
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
-	replaced := maps.Clone(p.maps)
 	for _, m := range []struct {
 		name string
 		make func(*ebpf.MapSpec) (*ebpf.Map, error)
@@ -153,25 +211,26 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 			return nil, fmt.Errorf("make map %s: %w", m.name, err)
 		}
 		defer made.Close() // the programs hold it
-		replaced[m.name] = made
+		shared[m.name] = made
+	}
+	if c != nil {
+		if err := c.setCapture(spec); err != nil {
+			return nil, err
+		}
 	}
 	if g.ACL != nil {
-		for _, name := range []string{bpf.XDPProgSoftdpu, bpf.XDPProgGuard} {
+		for _, name := range []string{xdp, guard} {
 			if err := flowtable.ReplaceClassifier(spec.Programs[name], g.ACL); err != nil {
 				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
 			}
 		}
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
 		return nil, err
 	}
 	defer coll.Close()
-	return &loaded{
-		epoch: g.Epoch,
-		xdp:   coll.DetachProgram(bpf.XDPProgSoftdpu),
-		guard: coll.DetachProgram(bpf.XDPProgGuard),
-	}, nil
+	return &programs{coll.DetachProgram(xdp), coll.DetachProgram(guard)}, nil
 }
 
 // setConstants writes the tunables of maps.h. The verifier sees them as constants.

@@ -58,6 +58,7 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	capture    *Capture                  // that runs; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
 	mu     sync.Mutex // what follows
@@ -85,9 +86,10 @@ var needs = struct {
 }{5, 18, "helpers bpf_xdp_load_bytes, bpf_xdp_store_bytes and bpf_xdp_get_buff_len, and on arm64 compare-and-exchange"}
 
 // perGeneration names the maps that are not shared: the constants, tables that only the generation they
-// were made for may see, and what the object holds for bpf2go alone.
+// were made for may see, those of a capture, and what the object holds for bpf2go alone.
 var perGeneration = map[string]bool{
 	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
 }
 
 // Open loads the programs and makes all maps, in the network namespace of the calling thread. No port
@@ -173,6 +175,7 @@ func (p *Plane) load() error {
 		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
 		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
 		bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
+		bpf.XDPMapTaps: captureRing, bpf.XDPMapTapBuffers: uint32(ebpf.MustPossibleCPU()),
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
@@ -207,6 +210,7 @@ func (p *Plane) load() error {
 func (p *Plane) make() (err error) {
 	first := p.spec.Copy()
 	keepPrograms(first, bpf.XDPProgDispatch, bpf.XDPProgGuardDispatch, bpf.XDPProgMark)
+	withoutCapture(first)
 	if err := p.setConstants(first, 0, false); err != nil {
 		return err
 	}

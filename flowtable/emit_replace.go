@@ -77,31 +77,67 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 // Generated functions call each other two deep below classify, audit included; of the eight frames
 // that the kernel allows, classify itself may therefore be at most the sixth.
 func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
-	at := slices.IndexFunc(spec.Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == emitClassifyName })
-	if at < 0 {
-		return fmt.Errorf("replace classifier of program %s: it has no function %s", spec.Name, emitClassifyName)
-	}
-	fn := btf.FuncMetadata(&spec.Instructions[at])
-	if fn == nil {
-		return fmt.Errorf("replace classifier of program %s: function %s has no type information: was the object stripped?", spec.Name, emitClassifyName)
-	}
-	end := at + 1
-	for end < len(spec.Instructions) && spec.Instructions[end].Symbol() == "" {
-		end++
+	at, fn, err := functionOf(spec, emitClassifyName)
+	if err != nil {
+		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
 	}
 	generated, err := a.instructions(fn, spec.Instructions[at].Source())
 	if err != nil {
 		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
 	}
+	if err := replaceAt(spec, at, generated); err != nil {
+		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+	}
+	return nil
+}
+
+// ReplaceFunction puts instructions in the place of a global function of a program, whose type stays, and
+// takes out functions that nothing calls any more. Jumps in body must be numbers of instructions, not
+// references, and its first instruction no jump. The spec's other programs are not touched. Errors: a
+// program without that function or without type information.
+func ReplaceFunction(spec *ebpf.ProgramSpec, name string, body asm.Instructions) error {
+	at, fn, err := functionOf(spec, name)
+	if err == nil {
+		body = slices.Clone(body)
+		body[0] = btf.WithFuncMetadata(body[0], fn).WithSymbol(name)
+		if line := spec.Instructions[at].Source(); line != nil {
+			body[0] = body[0].WithSource(line)
+		}
+		err = replaceAt(spec, at, body)
+	}
+	if err != nil {
+		return fmt.Errorf("replace function %s of program %s: %w", name, spec.Name, err)
+	}
+	return nil
+}
+
+// functionOf returns where a function of a program begins, and its type.
+func functionOf(spec *ebpf.ProgramSpec, name string) (at int, fn *btf.Func, err error) {
+	at = slices.IndexFunc(spec.Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == name })
+	if at < 0 {
+		return 0, nil, fmt.Errorf("it has no function %s", name)
+	}
+	if fn = btf.FuncMetadata(&spec.Instructions[at]); fn == nil {
+		return 0, nil, fmt.Errorf("function %s has no type information: was the object stripped?", name)
+	}
+	return at, fn, nil
+}
+
+// replaceAt puts functions in the place of the one that begins at a place.
+func replaceAt(spec *ebpf.ProgramSpec, at int, functions asm.Instructions) error {
+	end := at + 1
+	for end < len(spec.Instructions) && spec.Instructions[end].Symbol() == "" {
+		end++
+	}
 	// The new functions go before the old ones of the same name, if another pipe was there: the
 	// first function of a name is the one that stays.
-	insns := make(asm.Instructions, 0, len(spec.Instructions)+len(generated))
+	insns := make(asm.Instructions, 0, len(spec.Instructions)+len(functions))
 	insns = append(insns, spec.Instructions[:at]...)
-	insns = append(insns, generated...)
+	insns = append(insns, functions...)
 	insns = append(insns, spec.Instructions[end:]...)
-	insns, err = emitCalled(insns)
+	insns, err := emitCalled(insns)
 	if err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return err
 	}
 	spec.Instructions = insns
 	return nil

@@ -82,6 +82,8 @@ type Status struct {
 	Table   TableStatus  `json:"table"`
 	Events  EventStatus  `json:"events"`
 	Notes   []string     `json:"notes"` // what runs below its best, and why
+	// Capture is the one that runs; null if none does.
+	Capture *CaptureStatus `json:"capture"`
 }
 
 // PolicyStatus is the running policy.

@@ -118,33 +118,38 @@ func (c *Client) send(ctx context.Context, method, what string, query url.Values
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		var fault apiError
-		if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&fault); err != nil {
-			return fmt.Errorf("ask for %s: the daemon at %s answers %s", what, c.socket, resp.Status)
-		}
-		if len(fault.Errors) > 0 {
-			errs := make(firewall.Errors, len(fault.Errors))
-			for i := range fault.Errors {
-				errs[i] = fault.Errors[i].FirewallError()
-			}
-			return errs
-		}
-		if resp.StatusCode == http.StatusConflict {
-			return &Conflict{fault.Error, fault.Hint}
-		}
-		if fault.Column > 0 {
-			return &FilterError{Text: query.Get("filter"), Column: fault.Column, Msg: fault.Error, Hint: fault.Hint}
-		}
-		err := fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
-		if fault.Hint != "" {
-			err = fmt.Errorf("%w: %s", err, fault.Hint)
-		}
-		return err
+		return c.fault(what, query, resp)
 	}
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
 		return fmt.Errorf("read %s: %w: the daemon at %s may be of another version, or has just stopped", what, err, c.socket)
 	}
 	return nil
+}
+
+// fault is the error in an answer that is none.
+func (c *Client) fault(what string, query url.Values, resp *http.Response) error {
+	var fault apiError
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&fault); err != nil {
+		return fmt.Errorf("ask for %s: the daemon at %s answers %s", what, c.socket, resp.Status)
+	}
+	if len(fault.Errors) > 0 {
+		errs := make(firewall.Errors, len(fault.Errors))
+		for i := range fault.Errors {
+			errs[i] = fault.Errors[i].FirewallError()
+		}
+		return errs
+	}
+	if resp.StatusCode == http.StatusConflict {
+		return &Conflict{fault.Error, fault.Hint}
+	}
+	if fault.Column > 0 {
+		return &FilterError{Text: query.Get("filter"), Column: fault.Column, Msg: fault.Error, Hint: fault.Hint}
+	}
+	err := fmt.Errorf("ask for %s: the daemon at %s says: %s", what, c.socket, fault.Error)
+	if fault.Hint != "" {
+		err = fmt.Errorf("%w: %s", err, fault.Hint)
+	}
+	return err
 }
 
 func (c *Client) explain(what string, err error) error {

@@ -17,30 +17,28 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// peerUID returns the user who opened the connection, by what the kernel noted then; false if that
-// cannot be known.
-func peerUID(ctx context.Context) (uid uint32, ok bool) {
-	cred, ok := peerCred(ctx)
-	if !ok {
-		return 0, false
-	}
-	return cred.Uid, true
-}
-
-// peerCred returns what the kernel noted of who opened the connection.
-func peerCred(ctx context.Context) (cred *unix.Ucred, ok bool) {
+// peerCred returns who opened the connection, by what the kernel noted then; false if that cannot be
+// known.
+func peerCred(ctx context.Context) (cred unix.Ucred, ok bool) {
 	c, isUnix := ctx.Value(connKey{}).(*net.UnixConn)
 	if !isUnix {
-		return nil, false
+		return cred, false
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, false
+		return cred, false
 	}
-	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
-		return nil, false
+	var found *unix.Ucred
+	if raw.Control(func(fd uintptr) { found, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+		return cred, false
 	}
-	return cred, true
+	return *found, true
+}
+
+// peerUID returns the user who opened the connection; false if that cannot be known.
+func peerUID(ctx context.Context) (uid uint32, ok bool) {
+	cred, ok := peerCred(ctx)
+	return cred.Uid, ok
 }
 
 // changes admits a request that changes the gateway: the group of the socket reads; root, and whom the

@@ -35,6 +35,7 @@ type reporter struct {
 	version     string
 	started     time.Time
 	inheritance *atomic.Pointer[Inheritance]
+	captures    *captures // of the control socket
 }
 
 // flows calls fn for every flow that the filter matches, nil for all, until it returns an error, which
@@ -207,6 +208,7 @@ func (r *reporter) status() (*Status, error) {
 		Ports:   []PortStatus{}, Notes: append([]string{}, r.plane.Notes()...),
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
+	s.Capture = r.captures.status()
 	if !c.NextExpiry.IsZero() {
 		s.Policy.NextExpiry = &c.NextExpiry
 	}

@@ -35,6 +35,8 @@ const serverGrace = 2 * time.Second
 //	GET /v1/sets/NAME
 //	POST /v1/sets/NAME/add
 //	POST /v1/sets/NAME/del
+//	POST /v1/capture, which answers with a stream of pcapng
+//	DELETE /v1/capture?id=N
 //
 // All but the first, the comparison and those that change something answer with an array of objects. An error is an object
 // with "error".
@@ -63,14 +65,19 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)
 	mux.HandleFunc("POST /v1/sets/{name}/add", changes(s.changeSet(false)))
 	mux.HandleFunc("POST /v1/sets/{name}/del", changes(s.changeSet(true)))
+	closing, close := context.WithCancel(context.Background())
+	r.captures = &captures{reporter: r, log: log, closing: closing}
+	mux.HandleFunc("POST /v1/capture", changes(r.captures.start))
+	mux.HandleFunc("DELETE /v1/capture", changes(r.captures.stop))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
 			Hint: "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules, /v1/policy/history, /v1/policy/diff, /v1/sets and /v1/sets/NAME do, " +
-				"and POST /v1/reload, /v1/policy/rollback, /v1/policy/confirm, /v1/flows/kill and /v1/sets/NAME/add and del",
+				"and POST /v1/reload, /v1/policy/rollback, /v1/policy/confirm, /v1/flows/kill, /v1/sets/NAME/add and del, and /v1/capture",
 		})
 	})
 	s.guard(mux, log)
+	s.http.RegisterOnShutdown(close)
 	return s
 }
 

@@ -33,6 +33,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 	lab.AddCommand(newDemoCommand(env))
 	root.AddCommand(
 		newBenchCommand(env),
+		newCaptureCommand(env),
 		newExplainCommand(env),
 		newBlockCommand(env),
 		newDetachCommand(env),
