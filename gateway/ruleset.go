@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
@@ -41,12 +43,15 @@ func prepareRuleset(c *Config, options firewall.CompileOptions, route func(r *Ru
 	if err != nil {
 		var errs firewall.Errors
 		if !errors.As(err, &errs) {
-			err = c.PolicyPos.Errorf("%v", err).WithHint("policy names a file, or a directory of *.yaml files")
+			err = firewall.Errors{c.PolicyPos.Unreadable("policy", err, "policy names a file, or a directory of *.yaml files")}
 		}
 		return nil, err
 	}
 	r, err := compileRuleset(c, policy, options)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := Instructions(policy.Files, r.ACL); err != nil {
 		return nil, err
 	}
 	var ask func(string, netip.Addr) (string, bool)
@@ -63,6 +68,20 @@ func prepareRuleset(c *Config, options firewall.CompileOptions, route func(r *Ru
 		return nil, failed.Sorted(policy.Files...)
 	}
 	return r, nil
+}
+
+// Instructions returns the program that the classifier of a policy of those files becomes. The error is a
+// firewall.Errors: the policy is too large.
+func Instructions(files []string, acl *flowtable.ACL) (asm.Instructions, error) {
+	instructions, err := acl.Instructions()
+	if err == nil {
+		return instructions, nil
+	}
+	e := firewall.Error{Msg: fmt.Sprintf("policy is too large: %v", err), Hint: "use fewer rules, or smaller sets of addresses"}
+	if len(files) > 0 {
+		e.File = files[0]
+	}
+	return nil, firewall.Errors{e}
 }
 
 // compileRuleset makes a policy ready for this gateway. It runs no tests.

@@ -17,14 +17,14 @@ import (
 // checkReport is what `softdpu policy check -o json` prints. Counts are those of a policy without
 // errors, else 0.
 type checkReport struct {
-	OK         bool             `json:"ok"`
-	Files      []string         `json:"files"`
-	Zones      int              `json:"zones"` // of the policy, without host
-	Rules      int              `json:"rules"` // of the policy, without the built-in ones
-	Tests      int              `json:"tests"` // all of them passed
-	Classifier *checkClassifier `json:"classifier,omitempty"`
-	Errors     []gateway.Mistake   `json:"errors"`
-	Warnings   []gateway.Mistake   `json:"warnings"`
+	OK         bool              `json:"ok"`
+	Files      []string          `json:"files"`
+	Zones      int               `json:"zones"` // of the policy, without host
+	Rules      int               `json:"rules"` // of the policy, without the built-in ones
+	Tests      int               `json:"tests"` // all of them passed
+	Classifier *checkClassifier  `json:"classifier,omitempty"`
+	Errors     []gateway.Mistake `json:"errors"`
+	Warnings   []gateway.Mistake `json:"warnings"`
 }
 
 // checkClassifier is how large the compiled rules are.
@@ -103,9 +103,9 @@ func (s *policySource) check(env *Env) (report checkReport, warnings firewall.Er
 	report.Zones = len(set.Compiled.Zones) - flowtable.ZoneFirst
 	report.Rules = len(set.Compiled.Order)
 	report.Tests = len(set.Compiled.Tests)
-	instructions, err := set.ACL.Instructions()
+	instructions, err := gateway.Instructions(set.Files, set.ACL)
 	if err != nil {
-		return report, nil, fmt.Errorf("generate classifier: %w", err)
+		return report, nil, err
 	}
 	report.Classifier = &checkClassifier{Entries: len(set.Compiled.Entries), Instructions: len(instructions)}
 	return report, set.Warnings, nil
