@@ -37,6 +37,7 @@ func TestReadFile(t *testing.T) {
 		{"fifo", "not a regular file", "copy what it yields"},
 		{"../../../../../../../../dev/zero", "not a regular file", "copy what it yields"},
 		{"sparse", "larger than 64 MiB", "split it"},
+		{"../../../../../../../../proc/self/stat", "changes while it is read", "try again"}, // never as long as it says
 	} {
 		start := time.Now()
 		text, err := ReadFile(at(tt.name))
@@ -78,9 +79,15 @@ func TestReadFileWhileWritten(t *testing.T) {
 			f.Close()
 		}
 	}()
-	_, err := ReadFile(file)
-	if !errors.Is(err, errChanging) || !strings.Contains(err.Error(), "try again") {
-		t.Errorf("says %v", err)
+	// Between two writes it can be read.
+	for end := time.Now().Add(30 * time.Second); ; {
+		_, err := ReadFile(file)
+		if errors.Is(err, errChanging) {
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("says %v", err)
+		}
 	}
 	close(stop)
 	<-stopped

@@ -117,11 +117,17 @@ type stream struct {
 
 func startStream(t *testing.T, client, server *testenv.Namespace) *stream {
 	t.Helper()
+	return startStreamOf(t, client, server, client4, server4)
+}
+
+// startStreamOf is startStream between two addresses of whatever family.
+func startStreamOf(t *testing.T, client, server *testenv.Namespace, from, at netip.Addr) *stream {
+	t.Helper()
 	s := &stream{arrived: make(map[uint32]bool)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	listen := func(ns *testenv.Namespace, address string) net.PacketConn {
-		conn, err := ns.ListenPacket(ctx, "udp4", address)
+	listen := func(ns *testenv.Namespace, address netip.Addr, port uint16) net.PacketConn {
+		conn, err := ns.ListenPacket(ctx, "udp", netip.AddrPortFrom(address, port).String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +136,7 @@ func startStream(t *testing.T, client, server *testenv.Namespace) *stream {
 		}
 		return conn
 	}
-	allowed, denied, one := listen(server, "10.10.2.2:7"), listen(server, "10.10.2.2:6000"), listen(client, "10.10.1.2:0")
+	allowed, denied, one := listen(server, at, 7), listen(server, at, 6000), listen(client, from, 0)
 	t.Cleanup(func() {
 		cancel()
 		for _, c := range []net.PacketConn{allowed, denied, one} {
@@ -159,15 +165,15 @@ func startStream(t *testing.T, client, server *testenv.Namespace) *stream {
 		}
 	})
 	wg.Go(func() {
-		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(server4, 7))
-		not := net.UDPAddrFromAddrPort(netip.AddrPortFrom(server4, 6000))
+		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 7))
+		not := net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 6000))
 		for ctx.Err() == nil {
 			n := s.sent.Load()
 			var b [4]byte
 			binary.BigEndian.PutUint32(b[:], n)
 			conn, fresh := one, n%4 == 0
 			if fresh {
-				c, err := client.ListenPacket(ctx, "udp4", "10.10.1.2:0")
+				c, err := client.ListenPacket(ctx, "udp", netip.AddrPortFrom(from, 0).String())
 				if err != nil {
 					continue
 				}

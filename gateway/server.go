@@ -169,9 +169,12 @@ func (s *server) drops(w http.ResponseWriter, req *http.Request) {
 func (s *server) reloadPolicy(w http.ResponseWriter, req *http.Request) {
 	done, err := s.reload(req.Context())
 	var errs firewall.Errors
+	var file *firewall.FileError
 	switch {
 	case errors.As(err, &errs):
 		refuse(w, http.StatusUnprocessableEntity, apiError{Error: errs.Error(), Errors: Mistakes(errs)})
+	case errors.As(err, &file):
+		refuse(w, http.StatusUnprocessableEntity, apiError{Error: fmt.Sprintf("read %s: %v", file.Path, file.Err), Hint: file.Hint})
 	case errors.Is(err, errStopping):
 		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
 	default:
