@@ -17,7 +17,16 @@ type Pos struct {
 
 // Errorf makes an error at p.
 func (p Pos) Errorf(format string, args ...any) Error {
-	return Error{File: p.File, Line: p.Line, Column: p.Column, Source: p.Source, Msg: fmt.Sprintf(format, args...)}
+	return Error{File: p.File, Line: p.Line, Column: p.Column, Source: p.Source, Msg: shorten(fmt.Sprintf(format, args...))}
+}
+
+// shorten takes the middle out of a message that quotes a value which nobody would read to its end.
+func shorten(msg string) string {
+	const most, kept = 600, 200 // bytes; of each end
+	if len(msg) <= most {
+		return msg
+	}
+	return strings.ToValidUTF8(msg[:kept], "") + " ... " + strings.ToValidUTF8(msg[len(msg)-kept:], "")
 }
 
 // String renders file:line:column.
@@ -36,7 +45,7 @@ type Error struct {
 
 // WithHint returns e with a remedy.
 func (e Error) WithHint(format string, args ...any) Error {
-	e.Hint = fmt.Sprintf(format, args...)
+	e.Hint = shorten(fmt.Sprintf(format, args...))
 	return e
 }
 
@@ -122,7 +131,11 @@ func (e Errors) Error() string {
 	return strings.Join(parts, "\n")
 }
 
-// Sorted orders errors by place, files in the order given and then by name, and takes out repetitions.
+// maxErrors is how many mistakes are told of at once: a list in the wrong format would tell as many as it has lines.
+const maxErrors = 100
+
+// Sorted orders errors by place, files in the order given and then by name, and takes out repetitions. What is
+// beyond the first hundred it only counts.
 func (e Errors) Sorted(files ...string) Errors {
 	rank := make(map[string]int, len(files))
 	for i, f := range files {
@@ -151,6 +164,10 @@ func (e Errors) Sorted(files ...string) Errors {
 		if i == 0 || e[i] != e[i-1] {
 			out = append(out, e[i])
 		}
+	}
+	if more := len(out) - maxErrors; more > 0 {
+		last := Error{File: out[maxErrors].File, Msg: fmt.Sprintf("%d more are not shown", more), Hint: "correct those above first"}
+		out = append(out[:maxErrors], last)
 	}
 	return out
 }

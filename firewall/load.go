@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -27,14 +28,14 @@ func Load(paths ...string) (*Policy, error) {
 			return nil, err
 		}
 		for _, f := range files {
-			text, err := os.ReadFile(f)
+			text, err := ReadFile(f)
 			if err != nil {
 				return nil, fmt.Errorf("read policy: %w", err)
 			}
 			sources = append(sources, Source{Name: f, Text: text})
 		}
 	}
-	return Parse(sources, os.ReadFile)
+	return Parse(sources, ReadFile)
 }
 
 // PolicyFiles returns the files that Load reads for a path: the path itself, or of a directory those that
@@ -42,7 +43,7 @@ func Load(paths ...string) (*Policy, error) {
 func PolicyFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
+		return nil, fmt.Errorf("read policy: %w", fileError(path, err))
 	}
 	if !info.IsDir() {
 		return []string{path}, nil
@@ -53,7 +54,7 @@ func PolicyFiles(path string) ([]string, error) {
 func policyFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
+		return nil, fmt.Errorf("read policy: %w", fileError(dir, err))
 	}
 	var files []string
 	for _, e := range entries {
@@ -63,7 +64,9 @@ func policyFiles(dir string) ([]string, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("read policy: no *.yaml or *.yml file in %s", dir)
+		return nil, fmt.Errorf("read policy: %w", &FileError{
+			Path: dir, Err: errors.New("directory holds no *.yaml or *.yml file"), Hint: "write the policy into one, or name a file",
+		})
 	}
 	slices.Sort(files)
 	return files, nil
@@ -146,7 +149,7 @@ func (l *loader) warn(e Error) { l.warnings = append(l.warnings, e) }
 // entries returns the fields of a map from names to values whose names are new and well formed.
 func (l *loader) entries(n *Node, section, what string, taken func(name string) (Pos, string)) []Field {
 	if n.Kind != MapNode {
-		l.Fail(n.Pos.Errorf("%s must be a map from names to values, not %s", section, n.Kind))
+		l.Fail(n.Pos.Errorf("%s must be a map from names to values, not %s", section, n.Kind).WithHint("as in %s: {NAME: {...}}", section))
 		return nil
 	}
 	var out []Field

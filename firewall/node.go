@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -44,12 +43,6 @@ type Field struct {
 	Value *Node
 }
 
-// Limits of what a file may hold, far above what a person writes.
-const (
-	maxDepth      = 32
-	maxPolicyFile = 64 << 20 // bytes
-)
-
 // ParseYAML reads the documents of one YAML file; name is what errors call it. Empty documents are
 // left out. Anchors, aliases, merge keys and tags are errors: what a file says must stand where it is
 // read. A syntax error ends the reading, so the result then holds no documents.
@@ -57,18 +50,11 @@ func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
 	t := &tree{name: name}
 	body := strings.TrimPrefix(string(text), "\ufeff")
 	t.lines = strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(body), "\n")
-	if len(text) > maxPolicyFile {
-		return nil, Errors{{File: name, Msg: fmt.Sprintf("file is larger than %d MiB", maxPolicyFile>>20),
-			Hint: "keep long lists in the files of sets"}}
+	if e := fileError(name, errTooLarge); len(text) > maxFile {
+		return nil, Errors{{File: name, Msg: e.Err.Error(), Hint: e.Hint}}
 	}
-	for i, line := range t.lines {
-		at := strings.IndexRune(line, colonMark)
-		if !utf8.ValidString(line) {
-			at = invalidAt(line)
-		}
-		if at >= 0 {
-			return nil, Errors{t.pos(i+1, 1+utf8.RuneCountInString(line[:at])).Errorf("file is not UTF-8 text")}
-		}
+	if e, bad := notText(name, string(text), t.lines); bad {
+		return nil, Errors{e}
 	}
 	// The parser is not ours: what it cannot digest must end as a message, not as a crash.
 	defer func() {
@@ -76,7 +62,11 @@ func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
 			docs, errs = nil, Errors{t.pos(1, 1).Errorf("read YAML: unsupported construct")}
 		}
 	}()
-	file, err := parser.ParseBytes([]byte(markColons(strings.Join(t.lines, "\n"))), 0, parser.AllowDuplicateMapKey())
+	tokens, fault := t.scan(markColons(strings.Join(t.lines, "\n")))
+	if fault != nil {
+		return nil, Errors{*fault}
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, Errors{t.syntax(err)}
 	}
@@ -121,18 +111,6 @@ func markColons(text string) string {
 
 func unmark(text string) string { return strings.ReplaceAll(text, string(colonMark), ":") }
 
-// invalidAt returns the byte offset of the first invalid sequence.
-func invalidAt(s string) int {
-	for i, r := range s {
-		if r == utf8.RuneError {
-			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
-				return i
-			}
-		}
-	}
-	return 0
-}
-
 // tree turns the parser's syntax tree into Nodes.
 type tree struct {
 	name  string
@@ -167,8 +145,13 @@ func (t *tree) syntax(err error) Error {
 	}
 	p := syntax.Token.Position
 	e := t.pos(p.Line, p.Column).Errorf("not YAML: %s", unmark(syntax.Message))
-	if strings.Contains(e.Source, "\t") {
+	switch {
+	case strings.Contains(e.Source, "\t"):
 		e.Hint = "indent with spaces, not tabs"
+	case strings.TrimSpace(strings.Join(t.lines[e.Line:], "")) == "":
+		e.Hint = "the file may end too early: look for what is not closed"
+	default:
+		e.Hint = "look for what is not closed before, and put values that hold signs into quotes"
 	}
 	return e
 }

@@ -46,7 +46,7 @@ func (r *Reader) Fields(n *Node, what string, known []string) map[string]*Node {
 // Text returns a scalar's text. What names the value in messages.
 func (r *Reader) Text(n *Node, what string) (string, bool) {
 	if n.Kind != ScalarNode {
-		r.Fail(n.Pos.Errorf("%s must be a single value, not %s", what, n.Kind))
+		r.Fail(n.Pos.Errorf("%s must be a single value, not %s", what, n.Kind).WithHint("write one word, number or text in its place"))
 		return "", false
 	}
 	return n.Text, true

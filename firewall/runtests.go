@@ -79,7 +79,8 @@ func (c *Compiled) runTest(t Test, cl Classifier, route func(string, netip.Addr)
 	if e.Rule != "" {
 		want += " by " + ruleWord(e.Rule)
 	}
-	return fail(e.Pos.Errorf("expected %s, got %s: %s", want, out.Verdict, c.Explain(verdict)))
+	return fail(e.Pos.Errorf("expected %s, got %s: %s", want, out.Verdict, c.Explain(verdict)).
+		WithHint("change the rules, or what the test expects"))
 }
 
 func ruleWord(name string) string {

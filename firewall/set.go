@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -72,7 +73,11 @@ func (l *loader) fileSet(s *Set, n *Node) {
 	s.File = path
 	text, err := l.readFile(path)
 	if err != nil {
-		l.Fail(n.Pos.Errorf("read set %q: %v", s.Name, err).WithHint("the path is relative to the policy file"))
+		l.Fail(n.Pos.Unreadable(fmt.Sprintf("set %q", s.Name), err, "the path is relative to the policy file"))
+		return
+	}
+	if e, bad := notText(path, string(text), strings.Split(strings.ReplaceAll(string(text), "\r", ""), "\n")); bad {
+		l.Fail(e)
 		return
 	}
 	errs := 0

@@ -104,7 +104,7 @@ func emitACL(a *ACL) ([]emitted, error) {
 	}
 	e.funcs = append([]emitted{{emitClassifyName, emitClassify, whole}}, e.funcs...)
 	if len(e.funcs) > emitMaxFuncs {
-		return nil, fmt.Errorf("the pipe needs %d functions, more than the %d that fit into a program: use fewer entries or fewer address sets", len(e.funcs), emitMaxFuncs)
+		return nil, fmt.Errorf("the pipe needs %d functions, more than the %d that fit into a program", len(e.funcs), emitMaxFuncs)
 	}
 	return e.funcs, nil
 }
@@ -112,7 +112,7 @@ func emitACL(a *ACL) ([]emitted, error) {
 // account adds a function and refuses what no kernel would load.
 func (e *emitter) account(f *emitFunc) (asm.Instructions, error) {
 	if e.slots += f.slots; e.slots > emitMaxSlots {
-		return nil, fmt.Errorf("the pipe needs more than the %d instructions that fit into a program: use fewer entries or fewer address sets", emitMaxSlots)
+		return nil, fmt.Errorf("the pipe needs more than the %d instructions that fit into a program", emitMaxSlots)
 	}
 	return f.finish()
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -53,7 +52,7 @@ func readCandidate(c *Config) (*candidate, error) {
 	k := &candidate{config: c}
 	k.add(c.File, sourceConfig, c.Text)
 	misnamed := func(err error) error {
-		return c.PolicyPos.Errorf("%v", err).WithHint("policy names a file, or a directory of *.yaml files")
+		return firewall.Errors{c.PolicyPos.Unreadable("policy", err, "policy names a file, or a directory of *.yaml files")}
 	}
 	paths, err := firewall.PolicyFiles(c.Policy)
 	if err != nil {
@@ -61,15 +60,15 @@ func readCandidate(c *Config) (*candidate, error) {
 	}
 	var sources []firewall.Source
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
+		text, err := firewall.ReadFile(path)
 		if err != nil {
-			return k, misnamed(fmt.Errorf("read policy: %w", err))
+			return k, misnamed(err)
 		}
 		k.add(path, sourcePolicy, text)
 		sources = append(sources, firewall.Source{Name: path, Text: text})
 	}
 	k.policy, err = firewall.Parse(sources, func(path string) ([]byte, error) {
-		text, err := os.ReadFile(path)
+		text, err := firewall.ReadFile(path)
 		if err == nil {
 			k.add(path, sourceSet, text)
 		}
@@ -114,6 +113,9 @@ func (k *candidate) prepare(options firewall.CompileOptions, route func(r *Rules
 	if err != nil {
 		return nil, err
 	}
+	if _, err := Instructions(k.policy.Files, r.ACL); err != nil {
+		return nil, err
+	}
 	var ask func(string, netip.Addr) (string, bool)
 	if route != nil {
 		ask = func(in string, dst netip.Addr) (string, bool) { return route(r, in, dst) }
@@ -155,7 +157,7 @@ func onDisk(c *Config) *diskState {
 	disk, err := LoadConfig(c.File)
 	if err != nil {
 		d := &diskState{Sums: map[string]string{c.File: ""}}
-		if text, err := os.ReadFile(c.File); err == nil {
+		if text, err := firewall.ReadFile(c.File); err == nil {
 			sum := sha256.Sum256(text)
 			d.Sums[c.File] = hex.EncodeToString(sum[:])
 		}

@@ -20,6 +20,9 @@ import (
 // DefaultSocket is where a daemon listens unless its configuration says otherwise.
 const DefaultSocket = "/run/softdpu/softdpu.sock"
 
+// maxFault bounds what is read of an answer that is none: a hundred mistakes with their lines, in bytes.
+const maxFault = 16 << 20
+
 // ErrNoDaemon says that nobody answers on the control socket.
 var ErrNoDaemon = errors.New("no softdpu answers")
 
@@ -129,7 +132,7 @@ func (c *Client) send(ctx context.Context, method, what string, query url.Values
 // fault is the error in an answer that is none.
 func (c *Client) fault(what string, query url.Values, resp *http.Response) error {
 	var fault apiError
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&fault); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxFault)).Decode(&fault); err != nil {
 		return fmt.Errorf("ask for %s: the daemon at %s answers %s", what, c.socket, resp.Status)
 	}
 	if len(fault.Errors) > 0 {

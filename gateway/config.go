@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/sha256"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -108,7 +107,7 @@ const (
 // LoadConfig reads the gateway's configuration. Paths in it are relative to its directory. The error
 // is a firewall.Errors if the text is at fault, another error if the file cannot be read.
 func LoadConfig(path string) (*Config, error) {
-	text, err := os.ReadFile(path)
+	text, err := firewall.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}

@@ -4,10 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 
 	"github.com/softdpu/softdpu/firewall"
@@ -51,19 +49,13 @@ func changedFiles(r *Ruleset) []FileStatus {
 
 // compare says how a file differs from its sum, "" if it does not.
 func compare(file string, sum [sha256.Size]byte) string {
-	f, err := os.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	text, err := firewall.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return fileMissing
-	}
-	if err != nil {
+	case err != nil:
 		return err.Error()
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return err.Error()
-	}
-	if [sha256.Size]byte(h.Sum(nil)) != sum {
+	case sha256.Sum256(text) != sum:
 		return fileChanged
 	}
 	return ""

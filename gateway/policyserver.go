@@ -147,11 +147,15 @@ func (d *policyDesk) diff(w http.ResponseWriter, req *http.Request) {
 func answerPolicy[T any](w http.ResponseWriter, v T, err error) {
 	var errs firewall.Errors
 	var one firewall.Error
+	var file *firewall.FileError
 	var conflict *Conflict
 	switch {
 	case errors.As(err, &errs):
 	case errors.As(err, &one):
 		errs = firewall.Errors{one}
+	case errors.As(err, &file):
+		refuse(w, http.StatusUnprocessableEntity, apiError{Error: fmt.Sprintf("read %s: %v", file.Path, file.Err), Hint: file.Hint})
+		return
 	case errors.As(err, &conflict):
 		refuse(w, http.StatusConflict, apiError{Error: conflict.Msg, Hint: conflict.Hint})
 		return

@@ -34,13 +34,19 @@ type Mistake struct {
 	Column  int    `json:"column,omitempty"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
-	Source  string `json:"source,omitempty"`
+	Source  string `json:"source,omitempty"` // the line, unless it is longer than anybody reads
 }
+
+// maxSource bounds the lines that go with mistakes, in bytes: a file of 10 MB may be one line.
+const maxSource = 4096
 
 // Mistakes turns errors or warnings into what the control socket answers.
 func Mistakes(errs firewall.Errors) []Mistake {
 	out := make([]Mistake, len(errs))
 	for i, e := range errs {
+		if len(e.Source) > maxSource {
+			e.Source = ""
+		}
 		out[i] = Mistake{e.File, e.Line, e.Column, e.Msg, e.Hint, e.Source}
 	}
 	return out

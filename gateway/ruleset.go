@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
@@ -46,6 +48,20 @@ func prepareRuleset(c *Config, options firewall.CompileOptions, route func(r *Ru
 		return nil, err
 	}
 	return k.prepare(options, route)
+}
+
+// Instructions returns the program that the classifier of a policy of those files becomes. The error is a
+// firewall.Errors: the policy is too large.
+func Instructions(files []string, acl *flowtable.ACL) (asm.Instructions, error) {
+	instructions, err := acl.Instructions()
+	if err == nil {
+		return instructions, nil
+	}
+	e := firewall.Error{Msg: fmt.Sprintf("policy is too large: %v", err), Hint: "use fewer rules, or fewer sets of addresses"}
+	if len(files) > 0 {
+		e.File = files[0]
+	}
+	return nil, firewall.Errors{e}
 }
 
 // compileRuleset makes a policy ready for this gateway. It runs no tests.

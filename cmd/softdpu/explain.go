@@ -202,13 +202,13 @@ func (o *offline) test(cmd *cobra.Command, p packetFlags) (firewall.Test, error)
 	}
 	var sources []firewall.Source
 	for _, name := range o.policy.Files {
-		b, err := os.ReadFile(name)
+		b, err := firewall.ReadFile(name)
 		if err != nil {
 			return firewall.Test{}, fmt.Errorf("read policy: %w", err)
 		}
 		sources = append(sources, firewall.Source{Name: name, Text: b})
 	}
-	policy, err := firewall.Parse(append(sources, firewall.Source{Name: packetFile, Text: text}), os.ReadFile)
+	policy, err := firewall.Parse(append(sources, firewall.Source{Name: packetFile, Text: text}), firewall.ReadFile)
 	if err != nil {
 		for _, e := range mistakes(err) {
 			if e.File == packetFile {

@@ -2,17 +2,17 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/softdpu/softdpu/dataplane/packet"
+	"github.com/softdpu/softdpu/firewall"
 )
 
 // ruleLines returns the lines of a rule from that of its name to where the next rule begins.
 func ruleLines(file string, line int) []string {
 	const most = 12
-	b, err := os.ReadFile(file)
+	b, err := firewall.ReadFile(file)
 	if err != nil {
 		return nil // it was there when the policy was read; the place is known all the same
 	}

@@ -103,9 +103,9 @@ func (s *policySource) check(env *Env) (report checkReport, warnings firewall.Er
 	report.Zones = len(set.Compiled.Zones) - flowtable.ZoneFirst
 	report.Rules = len(set.Compiled.Order)
 	report.Tests = len(set.Compiled.Tests)
-	instructions, err := set.ACL.Instructions()
+	instructions, err := gateway.Instructions(set.Files, set.ACL)
 	if err != nil {
-		return report, nil, fmt.Errorf("generate classifier: %w", err)
+		return report, nil, err
 	}
 	report.Classifier = &checkClassifier{Entries: len(set.Compiled.Entries), Instructions: len(instructions)}
 	return report, set.Warnings, nil
