@@ -46,7 +46,7 @@ func (s *liveStore) file(name string) string { return filepath.Join(s.dir, name+
 // load reads all files, without what is over at now. It changes nothing.
 func (s *liveStore) load(now time.Time) (liveSets, error) {
 	entries, err := os.ReadDir(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
