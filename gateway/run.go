@@ -210,7 +210,7 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
 		version: g.options.Version, started: time.Now(),
 	}
-	g.server = newServer(r, &policyDesk{g, &differ{config: c, rules: g.rules, history: g.history}}, log)
+	g.server = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)
