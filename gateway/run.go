@@ -69,21 +69,10 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	now := time.Now
-	if o.now != nil {
-		now = o.now
-	}
-	history := openHistory(c, o.Log)
-	first, err := begin(c, history, now(), o.Log)
+	g, err := newRunning(c, o)
 	if err != nil {
 		return refused("policy", err)
 	}
-	c = first.config
-	rules := first.rules
-	warn(o.Log, c.Warnings)
-	warn(o.Log, rules.Warnings)
-
-	g := &running{config: c, options: o, rules: newInForce(rules), before: first.before, history: history, first: first}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -96,8 +85,21 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	o.Supervisor.Ready(g.summary())
 	defer o.Supervisor.Stopping() // before the stop, which was deferred first
 	g.attend(ctx)
-	o.Log.Info("stopping", "on_stop", c.OnStop)
+	o.Log.Info("stopping", "on_stop", g.config.OnStop)
 	return nil
+}
+
+// newRunning makes a gateway ready to start, with what it begins with.
+func newRunning(c *Config, o Options) (*running, error) {
+	g := &running{config: c, options: o, history: openHistory(c, o.Log)}
+	first, err := begin(c, g.history, g.now(), o.Log)
+	if err != nil {
+		return nil, err
+	}
+	g.config, g.first, g.before, g.rules = first.config, first, first.before, newInForce(first.rules)
+	warn(o.Log, g.config.Warnings)
+	warn(o.Log, first.rules.Warnings)
+	return g, nil
 }
 
 // refused says that nothing has happened, before errors of several lines.
