@@ -71,23 +71,24 @@ type eveFlow struct {
 }
 
 type eveRule struct {
-	Event   string `json:"event"` // what happened, more exactly than event_type says
-	Rule    string `json:"rule,omitempty"`
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	From    string `json:"from,omitempty"`
-	To      string `json:"to,omitempty"`
-	Reason  string `json:"reason,omitempty"`  // of a deny or drop: the drop reason
-	Action  string `json:"action,omitempty"`  // of an audit: what the rule would have done
-	By      string `json:"by,omitempty"`      // of a change: what brought it about
-	User    string `json:"user,omitempty"`    // who asked for it
-	Login   string `json:"login,omitempty"`   // as whom that user has logged in
-	Comment string `json:"comment,omitempty"` // of that user
-	Entry   int    `json:"entry,omitempty"`   // of the history
-	Confirm string `json:"confirm,omitempty"` // within which it has to be
-	Error   string `json:"error,omitempty"`   // of a change that was refused: the first mistake,
-	Errors  int    `json:"errors,omitempty"`  // and how many there are
-	Version string `json:"version,omitempty"` // of a gateway that starts or stops
+	Event    string `json:"event"` // what happened, more exactly than event_type says
+	Rule     string `json:"rule,omitempty"`
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	From     string `json:"from,omitempty"`
+	To       string `json:"to,omitempty"`
+	Reason   string `json:"reason,omitempty"`   // of a deny or drop: the drop reason
+	Action   string `json:"action,omitempty"`   // of an audit: what the rule would have done
+	By       string `json:"by,omitempty"`       // of a change: what brought it about
+	User     string `json:"user,omitempty"`     // who asked for it
+	Login    string `json:"login,omitempty"`    // as whom that user has logged in
+	Comment  string `json:"comment,omitempty"`  // of that user
+	Entry    int    `json:"entry,omitempty"`    // of the history
+	Restored int    `json:"restored,omitempty"` // entry whose policy was brought back
+	Confirm  string `json:"confirm,omitempty"`  // within which it has to be
+	Error    string `json:"error,omitempty"`    // of a change that was refused: the first mistake,
+	Errors   int    `json:"errors,omitempty"`   // and how many there are
+	Version  string `json:"version,omitempty"`  // of a gateway that starts or stops
 }
 
 // eveClock turns ticks into wall-clock time, as it was when the clock was made.

@@ -59,7 +59,8 @@ func (e *eventLog) policyRefused(q *change, k *candidate, err error) {
 // event is what events say of a change.
 func (q *change) event(name string) eveRule {
 	return eveRule{
-		Event: name, By: q.by, User: q.who.User, Login: q.who.Login, Comment: q.comment, Entry: q.entry,
+		Event: name, By: q.by, User: q.who.User, Login: q.who.Login, Comment: q.comment,
+		Entry: q.entry, Restored: q.restored,
 	}
 }
 

@@ -98,8 +98,9 @@ type change struct {
 	comment string
 	confirm time.Duration // after which it comes back by itself; 0: never
 
-	entry   int               // of the history, once it has one
-	changes *firewall.Changes // of the policy before, once known
+	entry    int               // of the history, once it has one
+	restored int               // entry whose policy it brings back
+	changes  *firewall.Changes // of the policy before, once known
 }
 
 // By whom or what a policy came into force.
@@ -257,6 +258,7 @@ func (h *history) update(must bool, fn func(*historyIndex)) error {
 
 // record makes the record of a change that is to be, or is, in force under an epoch.
 func (q *change) record(k *candidate, r *Ruleset, epoch uint32) record {
+	q.restored = k.restored
 	return record{
 		HistoryEntry: HistoryEntry{
 			Time: r.Read, By: q.by, User: q.who.User, Login: q.who.Login, UID: q.who.UID, Comment: q.comment,
@@ -354,11 +356,14 @@ func (h *history) refuse(q *change, k *candidate, at time.Time, err error) {
 func mistakesOf(err error) []Mistake {
 	var errs firewall.Errors
 	var one firewall.Error
+	var conflict *Conflict
 	switch {
 	case errors.As(err, &errs):
 		return Mistakes(errs)
 	case errors.As(err, &one):
 		return Mistakes(firewall.Errors{one})
+	case errors.As(err, &conflict):
+		return []Mistake{{Message: conflict.Msg, Hint: conflict.Hint}}
 	}
 	return []Mistake{{Message: err.Error()}}
 }

@@ -245,7 +245,7 @@ func checkConfirmEvents(t *testing.T, file string) {
 		}
 		s := e["softdpu"].(map[string]any)
 		text := fmt.Sprint(s["event"], " ", s["by"], " ", s["entry"])
-		for _, key := range []string{"user", "confirm", "comment"} {
+		for _, key := range []string{"restored", "user", "confirm", "comment"} {
 			if v, there := s[key]; there {
 				text += fmt.Sprint(" ", v)
 			}
@@ -257,8 +257,8 @@ func checkConfirmEvents(t *testing.T, file string) {
 	}
 	want := []string{
 		"policy-loaded start 1", "policy-loaded control socket 2 root 2.5s CHG-1: tidy up", "policy-refused control socket 3 root", "policy-refused signal 4",
-		"policy-loaded not-confirmed 5", "policy-refused signal 6", "policy-loaded control socket 7 root 1m0s", "policy-confirmed control socket 7 root",
-		"policy-loaded rollback 8 root no, not tidy",
+		"policy-loaded not-confirmed 5 1", "policy-refused signal 6", "policy-loaded control socket 7 root 1m0s", "policy-confirmed control socket 7 root",
+		"policy-loaded rollback 8 5 root no, not tidy",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("events are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -55,11 +55,10 @@ func openWith(t *testing.T, prefix, config, policy string) *opened {
 	c := write(t, config, policy)
 	log := &lockedBuffer{}
 	err := o.gw.Do(func() error {
-		rules, err := PrepareRuleset(c, time.Now(), nil)
-		if err != nil {
+		var err error
+		if o.running, err = newRunning(c, Options{Log: slog.New(slog.NewTextHandler(log, nil))}); err != nil {
 			return err
 		}
-		o.running = &running{config: c, options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}, rules: newInForce(rules)}
 		return o.start()
 	})
 	o.end = sync.OnceFunc(func() {

@@ -1,9 +1,9 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/softdpu/softdpu/firewall"
 )
@@ -15,21 +15,29 @@ const (
 	sideFiles   = "files"
 )
 
-// A differ compares policies, one comparison at a time: a policy may be large. It is safe for concurrent
-// use.
+// A differ compares policies, one comparison at a time: it takes seconds if they are large. It is safe for
+// concurrent use.
 type differ struct {
 	config  *Config
 	rules   *inForce
 	history *history
-	mu      sync.Mutex
+	turn    chan struct{} // holds one while somebody compares
+}
+
+func newDiffer(c *Config, r *inForce, h *history) *differ {
+	return &differ{c, r, h, make(chan struct{}, 1)}
 }
 
 // diff compares the policy of an entry, or with 0 that in force, with that of another, or with 0 the
 // files. The error is a firewall.Errors if the files are at fault, and a Conflict if there is no such
 // entry.
-func (d *differ) diff(from, to int) (*PolicyDiff, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (d *differ) diff(ctx context.Context, from, to int) (*PolicyDiff, error) {
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	now := d.rules.Load()
 	before := &candidate{config: now.config, policy: now.policy}
 	out := &PolicyDiff{From: DiffSide{What: sideInForce, Entry: d.history.current()}, To: DiffSide{What: sideFiles}}

@@ -134,7 +134,7 @@ func (d *policyDesk) diff(w http.ResponseWriter, req *http.Request) {
 	if !ok {
 		return
 	}
-	out, err := d.differ.diff(from, to)
+	out, err := d.differ.diff(req.Context(), from, to)
 	if errs := (firewall.Errors)(nil); errors.As(err, &errs) {
 		for i := range errs {
 			errs[i].Source = "" // whoever may only read sees what is wrong, and not what stands there

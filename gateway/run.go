@@ -70,26 +70,10 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	now := time.Now
-	if o.now != nil {
-		now = o.now
-	}
-	sets := newLiveSetter(c.State)
-	live, err := sets.store.load(now())
-	if err != nil {
-		return err
-	}
-	history := openHistory(c, o.Log)
-	first, err := begin(c, history, live, now(), o.Log)
+	g, err := newRunning(c, o)
 	if err != nil {
 		return refused("policy", err)
 	}
-	c = first.config
-	rules := first.rules
-	warn(o.Log, c.Warnings)
-	warn(o.Log, rules.Warnings)
-
-	g := &running{config: c, options: o, rules: newInForce(rules), before: first.before, history: history, first: first, sets: sets}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -102,8 +86,25 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	o.Supervisor.Ready(g.summary())
 	defer o.Supervisor.Stopping() // before the stop, which was deferred first
 	g.attend(ctx)
-	o.Log.Info("stopping", "on_stop", c.OnStop)
+	o.Log.Info("stopping", "on_stop", g.config.OnStop)
 	return nil
+}
+
+// newRunning makes a gateway ready to start, with what it begins with.
+func newRunning(c *Config, o Options) (*running, error) {
+	g := &running{config: c, options: o, sets: newLiveSetter(c.State), history: openHistory(c, o.Log)}
+	live, err := g.sets.store.load(g.now())
+	if err != nil {
+		return nil, err
+	}
+	first, err := begin(c, g.history, live, g.now(), o.Log)
+	if err != nil {
+		return nil, err
+	}
+	g.config, g.first, g.before, g.rules = first.config, first, first.before, newInForce(first.rules)
+	warn(o.Log, g.config.Warnings)
+	warn(o.Log, first.rules.Warnings)
+	return g, nil
 }
 
 // refused says that nothing has happened, before errors of several lines.
@@ -223,7 +224,7 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
 		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance,
 	}
-	g.server = newServer(r, &policyDesk{g, &differ{config: c, rules: g.rules, history: g.history}}, g.askSet, log)
+	g.server = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.askSet, log)
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)

@@ -74,6 +74,24 @@ wan0  eth0    dummy   DOWN 5.0s  generic  wan <> lan0     9000
 	if err := writeStatus(&b, s, now, 0); err != nil || !strings.Contains(b.String(), "Files          as they were loaded") {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
+
+	// What waits for somebody stands above the files.
+	s.Policy.Entry = 43
+	s.Policy.Unconfirmed = &gateway.UnconfirmedStatus{Entry: 43, Before: 41, LeftS: 72}
+	s.Policy.RolledBack = &gateway.RolledBackStatus{Entry: 43, To: 41, Time: now.Add(-3 * time.Minute), By: "rollback", User: "root"}
+	s.Policy.HistoryError = "no space left on device"
+	b.Reset()
+	const waits = `               entry 43 of 'softdpu policy history'
+               NOT CONFIRMED: entry 41 comes back in 1m12s unless you say
+               'softdpu policy confirm'
+               ROLLED BACK to entry 41 3m0s ago by root: a restart and SIGHUP
+               keep it until the files change, or 'softdpu policy apply'
+               HISTORY: no space left on device
+Files          as they were loaded
+`
+	if err := writeStatus(&b, s, now, 80); err != nil || !strings.Contains(b.String(), waits) {
+		t.Errorf("%v:\n%s\nlacks\n%s", err, b.String(), waits)
+	}
 }
 
 func TestBar(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -294,6 +295,24 @@ func TestDoctorAsksDaemon(t *testing.T) {
 	report = examine(t, gw, path)
 	if report.Worst() != Warning || report.Findings[0].Check != "files-differ" || !strings.Contains(report.Findings[0].Found, "policy.yaml") {
 		t.Errorf("findings %+v", report.Findings)
+	}
+
+	// What waits for somebody is found too.
+	found := func(check string) bool {
+		return slices.ContainsFunc(examine(t, gw, path).Findings, func(f Finding) bool { return f.Check == check && f.Severity == Warning && f.Remedy != "" })
+	}
+	client := gateway.NewClient(filepath.Join(filepath.Dir(path), "softdpu.sock"))
+	if _, err := client.Apply(t.Context(), gateway.ApplyOptions{Confirm: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if !found("policy-unconfirmed") || found("policy-rolled-back") {
+		t.Errorf("while a change waits: %+v", examine(t, gw, path).Findings)
+	}
+	if _, err := client.Rollback(t.Context(), 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if found("policy-unconfirmed") || !found("policy-rolled-back") {
+		t.Errorf("rolled back: %+v", examine(t, gw, path).Findings)
 	}
 }
 
