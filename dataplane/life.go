@@ -22,6 +22,7 @@ type life struct {
 	number     int         // of the plane in use
 	conversion *conversion // under way
 	moved      *Moved      // by one
+	lostEvents uint64      // of the run before
 
 	linked  map[string]bool // links that this run uses
 	records int             // changes in the state when this run began
@@ -154,6 +155,10 @@ func (p *Plane) commit() error {
 		return err
 	}
 	s := l.state
+	before := struct {
+		layout string
+		plane  int
+	}{s.Layout, s.Plane}
 	s.Layout, s.Next, s.Seed, s.Ports = layoutVersion, 0, p.seed, prints
 	if l.conversion == nil {
 		s.Plane = l.number
@@ -183,6 +188,9 @@ func (p *Plane) commit() error {
 		}
 	}
 	err = p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
+	if l.inherited && !l.taken {
+		l.lostEvents = lostEvents(l.pins.path(fmt.Sprintf("v%s-netns-%d", before.layout, l.pins.inode), planeName(before.plane)))
+	}
 	if l.conversion == nil {
 		err = errors.Join(err, l.pins.removePlanes(l.number))
 	}

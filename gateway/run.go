@@ -284,11 +284,11 @@ func (g *running) stop() error {
 		}
 		g.events.gateway("gateway-stop", g.options.Version)
 	}
+	if g.events != nil { // before the plane: its account lies there
+		errs = append(errs, g.events.close())
+	}
 	if g.plane != nil {
 		errs = append(errs, g.leave())
-	}
-	if g.events != nil {
-		errs = append(errs, g.events.close())
 	}
 	return errors.Join(errs...)
 }
