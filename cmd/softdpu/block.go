@@ -19,8 +19,8 @@ drops what it would forward, and what it would bridge from or to a port. The gat
 once it judges packets; 'softdpu detach' does so without one. The machine itself stays reachable.
 
 softdpu-early.service does this at boot, and when the machine goes down. Where a gateway has been started
-since, the exit code is 1 and nothing is done: what that has left holds. With --force the packets of allowed flows that a gateway
-hands to the kernel are dropped too. It needs root, or CAP_NET_ADMIN.`,
+since, the exit code is 1 and nothing is done: what that has left holds. With --force the packets of
+allowed flows that a gateway hands to the kernel are dropped too. It needs root, or CAP_NET_ADMIN.`,
 		Example: "  sudo softdpu block",
 		Args:    takes(0),
 	}

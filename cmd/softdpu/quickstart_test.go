@@ -119,7 +119,6 @@ func TestQuickStartInAFreshSystem(t *testing.T) {
 	}
 	gets("up", true)
 	shutDown()
-	gets("down", false)
 	for file, text := range map[string]string{
 		"etc/sysctl.d/90-router.conf":                     "net.ipv4.ip_forward=1\nnet.ipv6.conf.all.forwarding=1\n",
 		"etc/systemd/system/softdpu.service.d/later.conf": "[Unit]\nConditionPathExists=/run/go\n",
@@ -132,12 +131,14 @@ func TestQuickStartInAFreshSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.boot(t)
+	shutDown = w.boot(t)
 	gets("up again, without a gateway", false)
 	if out, err := w.inGateway(t, "sysctl net.ipv4.ip_forward; touch /run/go; systemctl start softdpu").CombinedOutput(); err != nil || !strings.Contains(string(out), "forward = 1") {
 		t.Errorf("%v: %s", err, out)
 	}
 	gets("up again", true)
+	shutDown()
+	gets("down", false)
 }
 
 // boot starts the system's own systemd in the gateway's network namespace, until it is shut down.
@@ -202,7 +203,7 @@ func (w *walk) watch(t *testing.T) {
 		{"stat -c %U:%G:%a /run/softdpu/softdpu.sock", "root:softdpu:660\n"},
 		{"systemctl show -P StatusText softdpu", "judging packets of 2 ports by /etc/softdpu/policy.d\n"},
 		{"softdpu block 2>&1; echo code $?", "a gateway has been started in this network namespace: what it left holds; `softdpu detach` takes it off\ncode 1\n"},
-		{"systemctl is-active softdpu-early", "active\n"}, // by the start of the first target after it was enabled
+		{"systemctl is-active softdpu-early || true", "inactive\n"}, // only when the machine comes up
 		{"systemctl is-enabled softdpu-early", "enabled"},
 	} {
 		if out, err := w.inGateway(t, tt.command).CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
