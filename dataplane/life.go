@@ -45,6 +45,15 @@ func Numbers() (json.RawMessage, error) {
 	return s.Numbers, nil
 }
 
+// SetNumbers gives the numbers of the running generation another meaning, for the run that takes over one
+// day: see Generation.
+func (p *Plane) SetNumbers(numbers json.RawMessage) error {
+	if p.life == nil {
+		return nil
+	}
+	return p.life.state.setNumbers(numbers)
+}
+
 // publish remembers a generation that is about to be in force. Its numbers are those of the maps that it
 // runs on: until commit, new ones are not those that a run after a failure finds.
 func (l *life) publish(g *Generation) error {
