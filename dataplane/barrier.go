@@ -15,6 +15,9 @@ import (
 // on, and nothing has to be put back. A gateway lowers it once XDP and guards stand.
 const barrierTable = "softdpu-block"
 
+// ErrGatewayBefore says that there is no need of a barrier, or no place for one.
+var ErrGatewayBefore = errors.New("a gateway has been started in this network namespace: what it left holds; `softdpu detach` takes it off")
+
 // Of linux/netfilter.h and its kin.
 const (
 	nfDrop        = 0
@@ -25,10 +28,11 @@ const (
 
 // RaiseBarrier keeps the kernel from forwarding packets in the network namespace of the calling thread, but
 // for those from bridge to bridge, and from bridging frames from or to the devices, until LowerBarrier.
-// Without devices, which are not known then, it keeps it from forwarding anything. It is refused where a gateway has
-// been since the machine started: what that has left blocks, or must not be blocked. A kernel without
-// nftables has its forwarding turned off instead, and why is returned. It needs CAP_NET_ADMIN.
-func RaiseBarrier(devices []string) (without error, err error) {
+// Without devices, which are not known then, it keeps it from forwarding anything. Where a gateway has
+// been since the machine started it is refused with ErrGatewayBefore, unless forced: what that has left blocks, or hands the
+// kernel packets that it is to forward. A kernel without nftables has its forwarding turned off instead,
+// and why is returned. It needs CAP_NET_ADMIN.
+func RaiseBarrier(devices []string, force bool) (without error, err error) {
 	ns, err := currentNamespace()
 	if err != nil {
 		return nil, err
@@ -38,8 +42,8 @@ func RaiseBarrier(devices []string) (without error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Plane != 0 {
-		return nil, errors.New("a gateway has been started in this network namespace: what it left holds; `softdpu detach` takes it off")
+	if s.Plane != 0 && !force {
+		return nil, ErrGatewayBefore
 	}
 	if without = nft(barrier(unix.NFPROTO_INET, nfDrop, devices)...); without != nil {
 		if err := forwardNothing(); err != nil {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -41,4 +44,41 @@ func (p *Plane) Events(ctx context.Context, handle func(*bpf.XDPEvent)) error {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&event)), size), record.RawSample)
 		handle(&event)
 	}
+}
+
+// LostEvents returns how many events of the run before nobody will write, where this one has begun afresh:
+// those in its ring, and those that its daemon had taken when it was killed. Call it after Attach.
+func (p *Plane) LostEvents() uint64 {
+	if p.life == nil {
+		return 0
+	}
+	return p.life.lostEvents
+}
+
+// lostEvents counts them by the pins of a run that nothing uses any more. What cannot be read is not
+// counted: the run had another layout, or ended before it had pinned it.
+func lostEvents(dir string) (n uint64) {
+	if credits, err := ebpf.LoadPinnedMap(filepath.Join(dir, creditsName), nil); err == nil {
+		defer credits.Close()
+		var none Credit
+		if credits.ValueSize() == uint32(unsafe.Sizeof(none)) && credits.Lookup(uint32(0), &none) == nil {
+			n += none.Taken - none.Settled
+		}
+	}
+	ring, err := ebpf.LoadPinnedMap(filepath.Join(dir, bpf.XDPMapEvents), nil)
+	if err != nil {
+		return n
+	}
+	defer ring.Close()
+	r, err := ringbuf.NewReader(ring)
+	if err != nil {
+		return n
+	}
+	defer r.Close()
+	r.SetDeadline(time.Unix(1, 0)) // what is there now
+	var record ringbuf.Record
+	for r.ReadInto(&record) == nil {
+		n++
+	}
+	return n
 }

@@ -24,6 +24,7 @@ type life struct {
 	number     int         // of the plane in use
 	conversion *conversion // under way
 	moved      *Moved      // by one
+	lostEvents uint64      // of the run before
 
 	linked  map[string]bool      // links that this run uses
 	links   map[string]link.Link // of them, those that this run has made
@@ -45,6 +46,15 @@ func Numbers() (json.RawMessage, error) {
 		return nil, err
 	}
 	return s.Numbers, nil
+}
+
+// SetNumbers gives the numbers of the running generation another meaning, for the run that takes over one
+// day: see Generation.
+func (p *Plane) SetNumbers(numbers json.RawMessage) error {
+	if p.life == nil {
+		return nil
+	}
+	return p.life.state.setNumbers(numbers)
 }
 
 // publish remembers a generation that is about to be in force. Its numbers are those of the maps that it
@@ -155,6 +165,10 @@ func (p *Plane) begin() error {
 // before had and this one has not: its maps, and ports that are no longer configured.
 func (p *Plane) commit() error {
 	l, s := p.life, p.life.state
+	before := struct {
+		layout string
+		plane  int
+	}{s.Layout, s.Plane}
 	s.Layout, s.Next, s.Seed = layoutVersion, 0, p.seed
 	if l.conversion == nil {
 		s.Plane = l.number
@@ -178,6 +192,9 @@ func (p *Plane) commit() error {
 		}
 	}
 	err := p.putBack(func(c *change) bool { return !owners[c.Owner] }, func(name string) bool { return !l.linked[name] })
+	if l.inherited && !l.taken {
+		l.lostEvents = lostEvents(l.pins.path(fmt.Sprintf("v%s-netns-%d", before.layout, l.pins.inode), planeName(before.plane)))
+	}
 	if l.conversion == nil {
 		err = errors.Join(err, l.pins.removePlanes(l.number))
 	}

@@ -32,6 +32,7 @@ type Credit struct {
 	Packets, Bytes uint64 // of flows that the daemon has freed
 	Aged, Killed   uint64 // how many those are, by why
 	Unlogged       uint64 // events of their ends that were left out
+	Taken, Settled uint64 // of no rule: events that the daemon has taken, and that it has written or counted as lost
 }
 
 const creditsName = "credits"

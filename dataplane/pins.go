@@ -174,7 +174,9 @@ func (p *pins) home(elem ...string) string {
 	return p.path(append([]string{fmt.Sprintf("v%s-netns-%d", layoutVersion, p.inode)}, elem...)...)
 }
 
-func (p *pins) plane(n int) string { return p.home("plane-" + strconv.Itoa(n)) }
+func (p *pins) plane(n int) string { return p.home(planeName(n)) }
+
+func planeName(n int) string { return "plane-" + strconv.Itoa(n) }
 
 func (p *pins) stateFile() string { return stateFile(p.inode) }
 

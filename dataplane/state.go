@@ -120,6 +120,14 @@ func (s *state) publish(epoch uint32, numbers json.RawMessage) error {
 	return s.write()
 }
 
+// setNumbers remembers what the numbers in the maps mean.
+func (s *state) setNumbers(numbers json.RawMessage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Numbers = numbers
+	return s.write()
+}
+
 // setPickUp remembers until when TCP is picked up.
 func (s *state) setPickUp(until time.Time) error {
 	s.mu.Lock()

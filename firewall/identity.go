@@ -79,6 +79,26 @@ func (i *Identities) Release(now time.Time, b *Borne) *Identities {
 	return out
 }
 
+// AnyGone reports whether there is a number of something that no policy has any more.
+func (i *Identities) AnyGone() bool {
+	for n := range i.rules {
+		if !i.rules[n].gone.IsZero() {
+			return true
+		}
+	}
+	for n := range i.zones {
+		if !i.zones[n].gone.IsZero() {
+			return true
+		}
+	}
+	for _, m := range i.macs {
+		if !m.gone.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // Rules returns the number of rule ids in use, those of the built-in rules included: all are below it.
 func (i *Identities) Rules() int { return int(RuleFirst) + len(i.rules) }
 

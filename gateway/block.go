@@ -5,10 +5,11 @@ import (
 )
 
 // Block keeps the kernel from forwarding in the network namespace of the calling thread until a gateway
-// has started there, whatever turns forwarding on meanwhile. A configuration that cannot be read is no
+// has started there, whatever turns forwarding on meanwhile. Where one has been, it is refused unless
+// forced. A configuration that cannot be read is no
 // reason not to: then only bridges of its devices, which are not known, go on. The notes say what is less
 // than that.
-func Block(path string) (notes []string, err error) {
+func Block(path string, force bool) (notes []string, err error) {
 	var devices []string
 	c, configErr := LoadConfig(path)
 	if configErr != nil {
@@ -18,7 +19,7 @@ func Block(path string) (notes []string, err error) {
 			devices = append(devices, p.Device)
 		}
 	}
-	without, err := dataplane.RaiseBarrier(devices)
+	without, err := dataplane.RaiseBarrier(devices, force)
 	if without != nil {
 		notes = append(notes, "forwarding is turned off instead, which others can turn on again: "+without.Error())
 	}

@@ -36,7 +36,7 @@ func TestLabBarrier(t *testing.T) {
 	}
 	c := write(t, labRouted, labPolicy)
 	block := func(file string) (notes []string, err error) {
-		return notes, gw.Do(func() error { notes, err = Block(file); return err })
+		return notes, gw.Do(func() error { notes, err = Block(file, false); return err })
 	}
 	detach := func() (found bool) {
 		t.Helper()
@@ -136,7 +136,7 @@ func TestLabBarrierOfBridges(t *testing.T) {
 	c := write(t, labInline, labPolicy)
 	block := func() {
 		t.Helper()
-		if err := gw.Do(func() error { _, err := Block(c.File); return err }); err != nil {
+		if err := gw.Do(func() error { _, err := Block(c.File, false); return err }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/flowtable"
 )
 
@@ -46,6 +47,7 @@ type eventLog struct {
 	stuck     error // of the last rotation: the events are written
 	windows   map[uint32]*eventWindow
 	queries   map[uint64]uint16 // type << 8 | code of ICMP, by flow id
+	account   eventAccount
 
 	wake     chan struct{} // a batch waits
 	stopping chan struct{}
@@ -157,6 +159,7 @@ func (e *eventLog) add(event *eveEvent) {
 	// Strings, numbers and addresses always have a JSON form.
 	_ = e.encoder.Encode(event)
 	e.waiting++
+	e.account.take()
 	if e.pending.Len() >= eventBatch && e.failing == nil {
 		e.hurry()
 	}
@@ -208,6 +211,7 @@ func (e *eventLog) drain() {
 	e.unwritten = len(e.batch)
 	e.waiting -= written
 	e.written += written
+	e.account.settle(written)
 	e.rotations = e.file.rotations
 	e.failing, e.stuck = err, stuck
 	lost := e.lost
@@ -246,13 +250,38 @@ func (e *eventLog) close() error {
 	return nil
 }
 
-// forsake counts what waits as lost, and returns how much that is.
+// keepAccount counts from now on what would be lost if the process were killed, where the next run finds
+// it, and counts what the run before has lost that way.
+func (e *eventLog) keepAccount(credit *dataplane.Credit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lostBefore(e.account.open(credit, e.waiting))
+}
+
+// lostBefore counts events that the run before had and did not write. e.mu is held.
+func (e *eventLog) lostBefore(n uint64) {
+	e.lost += n
+	if n > 0 {
+		e.log.Warn("the run before was killed before it had written all events", "lost", n)
+	}
+}
+
+// inheritLosses counts events of a run before of which there is nothing else.
+func (e *eventLog) inheritLosses(n uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lostBefore(n)
+}
+
+// forsake counts what waits as lost, ends the account, and returns how much that is.
 func (e *eventLog) forsake() (n uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n = e.waiting
 	e.waiting = 0
 	e.lost += n
+	e.account.settle(n)
+	e.account.close()
 	return n
 }
 

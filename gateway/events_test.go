@@ -284,6 +284,8 @@ func TestEventsDoNotWaitForAHungDisk(t *testing.T) {
 	if e.status(&s); s.Lost != events || s.Waiting != 0 {
 		t.Errorf("%+v", s)
 	}
+	r.Close() // whoever comes back from the disk now makes no file where the test's are taken away
+	<-e.stopped
 }
 
 // Flows of ICMP end with the type that they began with, as far as it was told.

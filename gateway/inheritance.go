@@ -46,30 +46,32 @@ func (g *running) inherit() error {
 	}
 	g.grace = !until.IsZero()
 	g.inheritance.Store(i)
+	if i.How == startAfresh { // before it is done: whoever comes after this run may not find out
+		g.options.Log.Warn("the run before is replaced: flows and counters start afresh", "why", i.Why)
+		g.events.inheritance(i)
+	}
 	return g.plane.SetPickUp(until)
 }
 
-// tell says what there is of the run before, once that is decided.
+// tell says what there is of the run before, once that is done.
 func (g *running) tell() {
 	i := *g.inheritance.Load()
 	if moved, done := g.plane.Moved(); done {
 		i.Carried, i.Left = moved.Carried, moved.Left
 		g.inheritance.Store(&i)
 	}
+	g.events.inheritLosses(g.plane.LostEvents())
 	log := g.options.Log
 	switch i.How {
 	case startTakeOver:
 		log.Info("the run before is taken over", "flows", "kept", "counters", "kept")
+		g.events.inheritance(&i)
 	case startConversion:
 		log.Info("the run before is taken over: its flows are in tables of another size now", "carried", i.Carried, "left", i.Left, "counters", "kept")
-	case startAfresh:
-		log.Warn("the run before is replaced: flows and counters start afresh", "why", i.Why)
+		g.events.inheritance(&i)
 	}
 	if i.PickUpUntil != nil {
 		log.Info("TCP connections that are under way are picked up", "upgrade_grace", time.Until(*i.PickUpUntil).Round(time.Second))
-	}
-	if i.How != startFirst {
-		g.events.inheritance(&i)
 	}
 }
 

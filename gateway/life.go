@@ -49,6 +49,7 @@ func (g *running) openPlane() (err error) {
 	if err != nil {
 		return err
 	}
+	g.events.keepAccount(&g.plane.Credits()[ofNoRule])
 	return g.inherit()
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
 )
@@ -77,6 +76,7 @@ func (g *running) attend(ctx context.Context) {
 	timer := time.NewTicker(expiryInterval)
 	defer timer.Stop()
 	failing := false
+	release := g.now().Add(2 * firewall.IdentityRest)
 	var graceOver <-chan time.Time
 	if g.grace {
 		graceOver = time.After(time.Until(*g.inheritance.Load().PickUpUntil))
@@ -104,6 +104,12 @@ func (g *running) attend(ctx context.Context) {
 			}
 		case <-timer.C:
 			g.comeBack() // the alarm does not run while the machine is suspended
+			if now := g.now(); !now.Before(release) {
+				release = now.Add(releaseInterval)
+				if err := g.release(); err != nil {
+					g.options.Log.Error("numbers of rules, zones and MAC addresses that are gone are not free yet", "error", err)
+				}
+			}
 			next := g.rules.Load().Compiled.NextExpiry
 			if next.IsZero() || g.now().Before(next) {
 				continue
@@ -159,20 +165,6 @@ func (g *running) expire() error {
 	return nil
 }
 
-// identities are those of the policy in force, without what no flow bears any more.
-func (g *running) identities() (*firewall.Identities, error) {
-	borne := &firewall.Borne{Rules: make(map[uint32]bool), MACs: make(map[uint16]bool)}
-	err := g.ledger.each(func(f *flowtable.Flow) bool {
-		borne.Rules[f.Rule], borne.MACs[f.Context] = true, true
-		borne.Zones[f.From], borne.Zones[f.To] = true, true
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	return g.rules.Load().Compiled.Identities.Release(g.now(), borne), nil
-}
-
 // putInForce publishes a prepared policy under the next epoch: established flows are judged by it with
 // their next packet. After an error the policy before is in force as it was.
 func (g *running) putInForce(r *Ruleset) error {
@@ -198,24 +190,6 @@ func (g *running) now() time.Time {
 		return g.options.now()
 	}
 	return time.Now()
-}
-
-// renumber makes room for the rules of a policy that is to be published, and forgets what those counted
-// whose numbers others have now. No flow bears such a number.
-func (l *ledger) renumber(from, to *firewall.Identities) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rules = max(l.rules, to.Rules())
-	for id := firewall.RuleFirst; int(id) < from.Rules(); id++ {
-		if old := from.RuleName(id); old == "" || old == to.RuleName(id) {
-			continue
-		}
-		if err := l.plane.ForgetRule(id); err != nil {
-			return err
-		}
-		l.ended[id] = dataplane.Credit{}
-	}
-	return nil
 }
 
 // setTimeouts gives the next scan other time-outs.

