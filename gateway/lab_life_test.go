@@ -43,17 +43,18 @@ func buildSoftdpu(t *testing.T, ldflags string) string {
 // A process is a gateway in a process of its own.
 type process struct {
 	*Client
-	cmd  *exec.Cmd
-	log  *lockedBuffer
-	done chan struct{}
-	err  error
+	config *Config
+	cmd    *exec.Cmd
+	log    *lockedBuffer
+	done   chan struct{}
+	err    error
 }
 
 // startProcess starts a gateway in a lab and does not wait for it. It ends with the test. Its mount
 // namespace, which shows no bpffs, ends with it, as under `ip netns exec` on a machine without one.
 func startProcess(t *testing.T, gw *testenv.Namespace, binary string, c *Config) *process {
 	t.Helper()
-	p := &process{Client: NewClient(c.Control.Socket), log: &lockedBuffer{}, done: make(chan struct{})}
+	p := &process{Client: NewClient(c.Control.Socket), config: c, log: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd = exec.Command("unshare", "--mount", "sh", "-c",
 		`umount -q /run/softdpu/bpf; exec ip netns exec "$0" "$@"`, gw.Name(), binary, "run", "-c", c.File)
 	p.cmd.Stderr = p.log
