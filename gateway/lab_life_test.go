@@ -117,11 +117,11 @@ type stream struct {
 
 func startStream(t *testing.T, client, server *testenv.Namespace) *stream {
 	t.Helper()
-	return startStreamOf(t, client, server, client4, server4)
+	return startStreamOf(t, client, server, client4, server4, time.Millisecond)
 }
 
-// startStreamOf is startStream between two addresses of whatever family.
-func startStreamOf(t *testing.T, client, server *testenv.Namespace, from, at netip.Addr) *stream {
+// startStreamOf is startStream between two addresses of whatever family, with a pause between packets.
+func startStreamOf(t *testing.T, client, server *testenv.Namespace, from, at netip.Addr, pause time.Duration) *stream {
 	t.Helper()
 	s := &stream{arrived: make(map[uint32]bool)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -189,7 +189,7 @@ func startStreamOf(t *testing.T, client, server *testenv.Namespace, from, at net
 			if err == nil || n%4 == 0 {
 				s.sent.Add(1)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(pause)
 		}
 	})
 	return s
