@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -44,11 +43,6 @@ func (r *reporter) kill(filter *Filter) (int, error) {
 // kill answers POST /v1/flows/kill, for root alone.
 func (s *server) kill(w http.ResponseWriter, req *http.Request) {
 	uid, _ := peerUID(req.Context())
-	req.Body = http.MaxBytesReader(w, req.Body, 64<<10)
-	if err := req.ParseForm(); err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read the form: %v", err)})
-		return
-	}
 	text, all := strings.TrimSpace(req.Form.Get("filter")), isSet(req.Form.Get("all"))
 	if (text == "") != all {
 		refuse(w, http.StatusBadRequest, apiError{

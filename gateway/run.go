@@ -203,7 +203,9 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events,
 		version: g.options.Version, started: time.Now(),
 	}
-	g.server = newServer(r, g.askReload, log)
+	if g.server, err = newServer(r, g.askReload, log); err != nil {
+		return err
+	}
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -29,23 +30,30 @@ const serverGrace = 2 * time.Second
 //	GET /v1/rules
 //	POST /v1/reload
 //	POST /v1/flows/kill?filter=EXPRESSION|all=1
+//	GET /v1/openapi.json
 //
-// All but the first and those that change something answer with an array of objects. An error is an object
-// with "error".
+// The last one describes them all: openapi.yaml, beside this file. An error is an object with "error".
 type server struct {
 	reporter *reporter
 	reload   func(context.Context) (*Reloaded, error)
 	log      *slog.Logger
 	http     http.Server
+	routes   []string // "GET /v1/status"
+	conns    connections
 
 	mu      sync.Mutex
 	stopped bool
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log *slog.Logger) *server {
+func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log *slog.Logger) (*server, error) {
 	s := &server{reporter: r, reload: reload, log: log}
-	mux := http.NewServeMux()
+	api, err := readAPI()
+	if err != nil {
+		return nil, err
+	}
+	mux := newRouter(api)
+	mux.HandleFunc("GET /v1/openapi.json", api.serve)
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
 	mux.HandleFunc("POST /v1/flows/kill", changes(s.kill))
@@ -53,14 +61,9 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
-	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
-		refuse(w, http.StatusNotFound, apiError{
-			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint:  "GET /v1/status, /v1/flows, /v1/drops, /v1/passes and /v1/rules do, and POST /v1/reload and /v1/flows/kill",
-		})
-	})
 	s.guard(mux, log)
-	return s
+	s.routes = mux.routes
+	return s, nil
 }
 
 // serverOf returns a server that answers by a handler.
@@ -75,16 +78,41 @@ func (s *server) guard(handler http.Handler, log *slog.Logger) {
 	s.http = http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if !s.enter() {
-				refuse(w, http.StatusServiceUnavailable, apiError{Error: "softdpu is stopping"})
+				refuse(w, http.StatusServiceUnavailable, apiError{Error: errStopping.Error(), Hint: "ask again when it runs"})
 				return
 			}
 			defer s.busy.Done()
-			handler.ServeHTTP(w, req)
+			defer s.conns.answering(req.Context())()
+			defer blame(log, req)
+			answer := w
+			if s.http.WriteTimeout == 0 {
+				waiting := patient{w}
+				defer waiting.await() // for what the server has yet to send
+				answer = waiting
+			}
+			if readBody(answer, req) {
+				handler.ServeHTTP(answer, req)
+			}
 		}),
 		ConnContext:       withConn,
-		ReadHeaderTimeout: 10 * time.Second,
+		ConnState:         s.conns.state,
+		ReadHeaderTimeout: askPatience,
+		IdleTimeout:       idlePatience,
+		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// blame logs a handler's panic, which ends the answer and not the gateway.
+func blame(log *slog.Logger, req *http.Request) {
+	why := recover()
+	if why == nil {
+		return
+	}
+	if why != http.ErrAbortHandler {
+		log.Error("an answer ended in a panic", "method", shortened(req.Method), "path", shortened(req.URL.Path), "panic", why, "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // enter admits a handler, unless the last one has been waited for.
@@ -121,16 +149,15 @@ func (s *server) stop() error {
 }
 
 func (s *server) flows(w http.ResponseWriter, req *http.Request) {
-	query := req.URL.Query()
-	filter, err := ParseFilter(query.Get("filter"))
+	filter, err := ParseFilter(req.Form.Get("filter"))
 	if err != nil {
 		refuseFilter(w, err)
 		return
 	}
 	limit := 0
-	if text := query.Get("limit"); text != "" {
+	if text := req.Form.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 0 {
-			refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("limit %q is not a number", text)})
+			refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("limit %q is not a number", shortened(text)), Hint: "give a whole number; 0 is no limit"})
 			return
 		}
 	}
@@ -161,7 +188,7 @@ func (s *server) flows(w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *server) drops(w http.ResponseWriter, req *http.Request) {
-	all := isSet(req.URL.Query().Get("all"))
+	all := isSet(req.Form.Get("all"))
 	answer(w, func() ([]Drop, error) { return s.reporter.drops(all) })
 }
 
@@ -176,7 +203,7 @@ func (s *server) reloadPolicy(w http.ResponseWriter, req *http.Request) {
 	case errors.As(err, &file):
 		refuse(w, http.StatusUnprocessableEntity, apiError{Error: fmt.Sprintf("read %s: %v", file.Path, file.Err), Hint: file.Hint})
 	case errors.Is(err, errStopping):
-		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
+		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error(), Hint: "ask again when it runs"})
 	default:
 		answer(w, func() (*Reloaded, error) { return done, err })
 	}
@@ -188,7 +215,7 @@ func isSet(text string) bool { return text != "" && text != "0" && text != "fals
 func answer[T any](w http.ResponseWriter, what func() (T, error)) {
 	v, err := what()
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error()})
+		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error(), Hint: "the log of softdpu may say more"})
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
