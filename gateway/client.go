@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,9 @@ const DefaultSocket = "/run/softdpu/softdpu.sock"
 
 // maxFault bounds what is read of an answer that is none: a hundred mistakes with their lines, in bytes.
 const maxFault = 16 << 20
+
+// dialPause is how long a client rests before it tries again at a socket whose queue is full.
+const dialPause = 10 * time.Millisecond
 
 // ErrNoDaemon says that nobody answers on the control socket.
 var ErrNoDaemon = errors.New("no softdpu answers")
@@ -43,7 +47,18 @@ func NewClient(socket string) *Client {
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
+			for {
+				conn, err := d.DialContext(ctx, "unix", socket)
+				if !errors.Is(err, unix.EAGAIN) {
+					return conn, err
+				}
+				// So many connect at once that they are not taken off the socket as fast.
+				select {
+				case <-ctx.Done():
+					return nil, err
+				case <-time.After(dialPause):
+				}
+			}
 		},
 	}
 	return c

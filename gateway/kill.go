@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -49,11 +48,6 @@ func (a *ageing) kill(choose func(*flowtable.Flow) bool, reason string) (int, er
 // kill answers POST /v1/flows/kill, for root alone.
 func (s *server) kill(w http.ResponseWriter, req *http.Request) {
 	uid, _ := peerUID(req.Context())
-	req.Body = http.MaxBytesReader(w, req.Body, 64<<10)
-	if err := req.ParseForm(); err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read the form: %v", err)})
-		return
-	}
 	text, all := strings.TrimSpace(req.Form.Get("filter")), isSet(req.Form.Get("all"))
 	if (text == "") != all {
 		refuse(w, http.StatusBadRequest, apiError{

@@ -20,6 +20,9 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// badRouted has a small table, which a reload walks.
+const badRouted = labRouted + "flows: {max: 4000}\n"
+
 // A badFile is something wrong with the configuration or the policy of a running gateway.
 type badFile struct {
 	name  string
@@ -86,7 +89,7 @@ func badFiles() []badFile {
 		{name: "random bytes", file: policy, text: string(random[:64<<10]), place: "policy.yaml:1:", says: "file "},
 		{name: "10 MB of random bytes", file: policy, text: string(random), place: "policy.yaml:1:", says: "file "},
 		{name: "10 MB of zeros", file: policy, text: strings.Repeat("\x00", 10<<20), place: "policy.yaml:1:1: ", says: "zero byte"},
-		{name: "10 MB on one line", file: policy, text: "apiVersion: " + strings.Repeat("x", 10<<20), place: "policy.yaml:1:1", says: "unknown apiVersion"},
+		{name: "10 MB on one line", file: policy, text: "apiVersion: " + strings.Repeat("x", 10<<20), place: "policy.yaml:1:1", says: "unknown apiVersion", large: true},
 		{name: "10 MB of brackets", file: policy, text: strings.Repeat("[", 10<<20), place: "policy.yaml:1:", says: "levels deep", large: true},
 		{name: "10 MB of keys", file: policy, text: strings.Repeat("a: b\n", 2<<20), place: "policy.yaml:20001:", says: "more than 20000 keys", large: true},
 		{name: "10 MB of rules with one mistake", file: policy, text: with(strings.Repeat("  - {name: again, from: {zone: lam}, to: {zone: wan}, service: udp/9, action: allow}\n", 120_000)),
@@ -125,12 +128,12 @@ func badFiles() []badFile {
 		// Between two writes it is a file of comments.
 		{name: "policy is being written", file: policy, make: keepWriting, place: ".yaml:", says: " file "},
 		{name: "configuration is empty", file: config, text: "", place: "softdpu.yaml: ", says: "file is empty"},
-		{name: "configuration is cut", file: config, text: labRouted[:60], place: "softdpu.yaml:3:", says: "not YAML"},
+		{name: "configuration is cut", file: config, text: badRouted[:60], place: "softdpu.yaml:3:", says: "not YAML"},
 		{name: "configuration is binary", file: config, text: string(random[:4096]), place: "softdpu.yaml:1:", says: "file "},
-		{name: "configuration with unknown key", file: config, text: labRouted + "polcy: x\n", place: "softdpu.yaml:9:1: ", says: "polcy"},
-		{name: "configuration with a device twice", file: config, text: strings.Replace(labRouted, "{device: wan}", "{device: lan}", 1), place: "softdpu.yaml:3:", says: "is port"},
+		{name: "configuration with unknown key", file: config, text: badRouted + "polcy: x\n", place: "softdpu.yaml:10:1: ", says: "polcy"},
+		{name: "configuration with a device twice", file: config, text: strings.Replace(badRouted, "{device: wan}", "{device: lan}", 1), place: "softdpu.yaml:3:", says: "is port"},
 		{name: "configuration of a policy", file: config, text: lifePolicy, place: "softdpu.yaml:2:", says: "of kind"},
-		{name: "configuration with an enormous number", file: config, text: labRouted + "flows: {max: 99999999999999999999}\n", place: "softdpu.yaml:9:", says: "must be a number"},
+		{name: "configuration with an enormous number", file: config, text: strings.Replace(badRouted, "max: 4000", "max: 99999999999999999999", 1), place: "softdpu.yaml:9:", says: "must be a number"},
 		{name: "configuration is a directory", file: config, make: directory, place: "softdpu.yaml: ", says: "is a directory", check: 2},
 		{name: "configuration is a FIFO", file: config, make: fifo, place: "softdpu.yaml: ", says: "not a regular file", check: 2},
 		{name: "configuration is a link to itself", file: config, make: loop, place: "softdpu.yaml: ", says: "too many levels of symbolic links", check: 2},
@@ -186,7 +189,7 @@ func TestLabBadFiles(t *testing.T) {
 	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-bad"})
 	gw := l.Must(t, testenv.Gateway)
-	c := write(t, labRouted, lifePolicy)
+	c := write(t, badRouted, lifePolicy)
 	dir := filepath.Dir(c.File)
 	p := startProcess(t, gw, binary, c)
 	p.ready(t)
@@ -216,7 +219,7 @@ func TestLabBadFiles(t *testing.T) {
 			}
 			defer func() {
 				undo()
-				for name, text := range map[string]string{"softdpu.yaml": labRouted, "policy.yaml": lifePolicy} {
+				for name, text := range map[string]string{"softdpu.yaml": badRouted, "policy.yaml": lifePolicy} {
 					if err := errors.Join(os.RemoveAll(filepath.Join(dir, name)), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)); err != nil {
 						t.Fatal(err)
 					}

@@ -54,7 +54,7 @@ type process struct {
 // namespace, which shows no bpffs, ends with it, as under `ip netns exec` on a machine without one.
 func startProcess(t *testing.T, gw *testenv.Namespace, binary string, c *Config) *process {
 	t.Helper()
-	p := &process{Client: NewClient(c.Control.Socket), config: c, log: &lockedBuffer{}, done: make(chan struct{})}
+	p := &process{Client: checkedClient(t, c.Control.Socket), config: c, log: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd = exec.Command("unshare", "--mount", "sh", "-c",
 		`umount -q /run/softdpu/bpf; exec ip netns exec "$0" "$@"`, gw.Name(), binary, "run", "-c", c.File)
 	p.cmd.Stderr = p.log

@@ -395,7 +395,7 @@ func TestLabReloadRefused(t *testing.T) {
 	}
 	// Whoever only reads cannot change anything; nor can a GET.
 	resp, err := r.http.Get("http://softdpu/v1/reload")
-	if err != nil || resp.StatusCode != http.StatusNotFound {
+	if err != nil || resp.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("GET: %v, %v", resp, err)
 	} else {
 		resp.Body.Close()

@@ -107,7 +107,7 @@ func received(t *testing.T, server *testenv.Namespace, device string) uint64 {
 // seconds, after a silent MAC change within ten. And nothing is forgotten of neighbours whose packets the
 // kernel does not see.
 func TestLabRoutes(t *testing.T) {
-	binary := buildSoftdpu(t)
+	binary := buildSoftdpu(t, "")
 	for _, killed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "alive", true: "killed"}[killed], func(t *testing.T) {
 			l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-way"})

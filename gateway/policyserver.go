@@ -23,7 +23,7 @@ type policyDesk struct {
 }
 
 // register adds the verbs to those that a server answers.
-func (d *policyDesk) register(mux *http.ServeMux) {
+func (d *policyDesk) register(mux *router) {
 	mux.HandleFunc("POST /v1/reload", changes(d.reload))
 	mux.HandleFunc("POST /v1/policy/rollback", changes(d.rollback))
 	mux.HandleFunc("POST /v1/policy/confirm", changes(d.confirm))
@@ -160,7 +160,7 @@ func answerPolicy[T any](w http.ResponseWriter, v T, err error) {
 		refuse(w, http.StatusConflict, apiError{Error: conflict.Msg, Hint: conflict.Hint})
 		return
 	case errors.Is(err, errStopping):
-		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
+		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error(), Hint: "ask again when it runs"})
 		return
 	default:
 		answer(w, func() (T, error) { return v, err })

@@ -224,7 +224,9 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
 		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance,
 	}
-	g.server = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.askSet, log)
+	if g.server, err = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.askSet, log); err != nil {
+		return err
+	}
 	g.wg.Go(func() {
 		if err := g.server.serve(listener); err != nil {
 			log.Error("the control socket no longer answers", "error", err)

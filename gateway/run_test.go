@@ -54,7 +54,7 @@ state: state
 `
 
 // write puts a configuration and its policy into a directory of the test's own, and loads it.
-func write(t *testing.T, config, policy string) *Config {
+func write(t testing.TB, config, policy string) *Config {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gw")
 	if err != nil {
@@ -100,13 +100,13 @@ func (b *lockedBuffer) String() string {
 
 // runIn starts the gateway and waits until it judges. stop waits until it has ended, and may be called
 // twice.
-func runIn(t *testing.T, l *testenv.Lab, c *Config) *testGateway {
+func runIn(t testing.TB, l *testenv.Lab, c *Config) *testGateway {
 	t.Helper()
 	return runWith(t, l, c, Options{})
 }
 
 // runWith is runIn with options, but for Log, Version and Ready.
-func runWith(t *testing.T, l *testenv.Lab, c *Config, o Options) *testGateway {
+func runWith(t testing.TB, l *testenv.Lab, c *Config, o Options) *testGateway {
 	t.Helper()
 	gw := l.Must(t, testenv.Gateway)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -137,7 +137,7 @@ func runWith(t *testing.T, l *testenv.Lab, c *Config, o Options) *testGateway {
 		t.Fatalf("not ready:\n%s", log)
 	}
 	t.Cleanup(stop)
-	return &testGateway{NewClient(c.Control.Socket), c, log, stop}
+	return &testGateway{checkedClient(t, c.Control.Socket), c, log, stop}
 }
 
 func (g *testGateway) rule(t *testing.T, name string) RuleStatus {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -37,23 +38,30 @@ const serverGrace = 2 * time.Second
 //	POST /v1/sets/NAME/del
 //	POST /v1/capture, which answers with a stream of pcapng
 //	DELETE /v1/capture?id=N
+//	GET /v1/openapi.json
 //
-// All but the first, the comparison and those that change something answer with an array of objects. An error is an object
-// with "error".
+// The last one describes them all: openapi.yaml, beside this file. An error is an object with "error".
 type server struct {
 	reporter *reporter
 	change   func(context.Context, *setCall) (*SetChanged, error)
 	log      *slog.Logger
 	http     http.Server
+	routes   []string // "GET /v1/status"
+	conns    connections
 
 	mu      sync.Mutex
 	stopped bool
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, policy *policyDesk, change func(context.Context, *setCall) (*SetChanged, error), log *slog.Logger) *server {
+func newServer(r *reporter, policy *policyDesk, change func(context.Context, *setCall) (*SetChanged, error), log *slog.Logger) (*server, error) {
 	s := &server{reporter: r, change: change, log: log}
-	mux := http.NewServeMux()
+	api, err := readAPI()
+	if err != nil {
+		return nil, err
+	}
+	mux := newRouter(api)
+	mux.HandleFunc("GET /v1/openapi.json", api.serve)
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status) })
 	mux.HandleFunc("GET /v1/flows", s.flows)
 	mux.HandleFunc("POST /v1/flows/kill", changes(s.kill))
@@ -69,16 +77,10 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	r.captures = &captures{reporter: r, log: log, closing: closing}
 	mux.HandleFunc("POST /v1/capture", changes(r.captures.start))
 	mux.HandleFunc("DELETE /v1/capture", changes(r.captures.stop))
-	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
-		refuse(w, http.StatusNotFound, apiError{
-			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
-			Hint: "GET /v1/status, /v1/flows, /v1/drops, /v1/passes, /v1/rules, /v1/policy/history, /v1/policy/diff, /v1/sets and /v1/sets/NAME do, " +
-				"and POST /v1/reload, /v1/policy/rollback, /v1/policy/confirm, /v1/flows/kill, /v1/sets/NAME/add and del, and /v1/capture",
-		})
-	})
 	s.guard(mux, log)
 	s.http.RegisterOnShutdown(close)
-	return s
+	s.routes = mux.routes
+	return s, nil
 }
 
 // serverOf returns a server that answers by a handler.
@@ -93,16 +95,41 @@ func (s *server) guard(handler http.Handler, log *slog.Logger) {
 	s.http = http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if !s.enter() {
-				refuse(w, http.StatusServiceUnavailable, apiError{Error: "softdpu is stopping"})
+				refuse(w, http.StatusServiceUnavailable, apiError{Error: errStopping.Error(), Hint: "ask again when it runs"})
 				return
 			}
 			defer s.busy.Done()
-			handler.ServeHTTP(w, req)
+			defer s.conns.answering(req.Context())()
+			defer blame(log, req)
+			answer := w
+			if s.http.WriteTimeout == 0 {
+				waiting := patient{w}
+				defer waiting.await() // for what the server has yet to send
+				answer = waiting
+			}
+			if readBody(answer, req) {
+				handler.ServeHTTP(answer, req)
+			}
 		}),
 		ConnContext:       withConn,
-		ReadHeaderTimeout: 10 * time.Second,
+		ConnState:         s.conns.state,
+		ReadHeaderTimeout: askPatience,
+		IdleTimeout:       idlePatience,
+		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// blame logs a handler's panic, which ends the answer and not the gateway.
+func blame(log *slog.Logger, req *http.Request) {
+	why := recover()
+	if why == nil {
+		return
+	}
+	if why != http.ErrAbortHandler {
+		log.Error("an answer ended in a panic", "method", shortened(req.Method), "path", shortened(req.URL.Path), "panic", why, "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // enter admits a handler, unless the last one has been waited for.
@@ -139,16 +166,15 @@ func (s *server) stop() error {
 }
 
 func (s *server) flows(w http.ResponseWriter, req *http.Request) {
-	query := req.URL.Query()
-	filter, err := ParseFilter(query.Get("filter"))
+	filter, err := ParseFilter(req.Form.Get("filter"))
 	if err != nil {
 		refuseFilter(w, err)
 		return
 	}
 	limit := 0
-	if text := query.Get("limit"); text != "" {
+	if text := req.Form.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 0 {
-			refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("limit %q is not a number", text)})
+			refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("limit %q is not a number", shortened(text)), Hint: "give a whole number; 0 is no limit"})
 			return
 		}
 	}
@@ -179,7 +205,7 @@ func (s *server) flows(w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *server) drops(w http.ResponseWriter, req *http.Request) {
-	all := isSet(req.URL.Query().Get("all"))
+	all := isSet(req.Form.Get("all"))
 	answer(w, func() ([]Drop, error) { return s.reporter.drops(all) })
 }
 
@@ -189,7 +215,7 @@ func isSet(text string) bool { return text != "" && text != "0" && text != "fals
 func answer[T any](w http.ResponseWriter, what func() (T, error)) {
 	v, err := what()
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error()})
+		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error(), Hint: "the log of softdpu may say more"})
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

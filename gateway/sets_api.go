@@ -242,7 +242,7 @@ func refuseSet(w http.ResponseWriter, err error) {
 	var errs firewall.Errors
 	switch {
 	case errors.Is(err, errStopping):
-		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error()})
+		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error(), Hint: "ask again when it runs"})
 	case !errors.As(err, &errs):
 		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error()})
 	case len(errs) == 1 && strings.HasPrefix(errs[0].Msg, "unknown set"):

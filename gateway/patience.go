@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// Bounds of what a server takes from those who ask, and how long it waits for them.
+const (
+	maxHeader     = 64 << 10 // bytes of the first line and the header
+	maxBody       = 64 << 10 // bytes
+	askPatience   = 10 * time.Second
+	idlePatience  = 2 * time.Minute
+	readerPatient = 30 * time.Second // without taking a byte of its answer
+)
+
+// readBody takes the body of a request before a handler sees it, so that no handler waits for who sends it. If
+// the answer is false it has been refused.
+func readBody(w http.ResponseWriter, req *http.Request) bool {
+	if req.Body == nil || req.Body == http.NoBody {
+		return true
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(askPatience)) // a writer in a test has none
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	_ = control.SetReadDeadline(time.Time{})
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		refuse(w, http.StatusRequestEntityTooLarge, apiError{Error: "the body is larger than 64 KiB", Hint: "no question needs so much"})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		refuse(w, http.StatusRequestTimeout, apiError{Error: "the body did not come within 10 seconds", Hint: "send it at once"})
+	case err != nil:
+		w.Header().Set("Connection", "close")
+		refuse(w, http.StatusBadRequest, apiError{Error: "read the body: " + err.Error(), Hint: "send as much as Content-Length says"})
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	return err == nil
+}
+
+// A patient writer breaks off an answer once the reader has taken nothing for a while. An answer may take as long
+// as it likes to be made.
+type patient struct {
+	http.ResponseWriter
+}
+
+func (p patient) await() {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(readerPatient)) // a writer in a test has none
+}
+
+// Write waits for the reader at most that long.
+func (p patient) Write(b []byte) (int, error) {
+	p.await()
+	return p.ResponseWriter.Write(b)
+}
+
+// Flush is that of http.Flusher.
+func (p patient) Flush() { _ = p.FlushError() }
+
+// FlushError is what http.ResponseController calls.
+func (p patient) FlushError() error {
+	p.await()
+	return http.NewResponseController(p.ResponseWriter).Flush()
+}
+
+// Unwrap gives http.ResponseController the writer below.
+func (p patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
