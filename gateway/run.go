@@ -68,16 +68,15 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	routes, err := openRouteOracle(c)
-	if err != nil {
-		return err
-	}
 	now := time.Now
 	if o.now != nil {
 		now = o.now
 	}
-	sets := newLiveSetter(c.State)
-	live, err := sets.store.load(now())
+	live, err := newLiveStore(c.State).load(now())
+	if err != nil {
+		return err
+	}
+	routes, err := openRouteOracle(c)
 	if err != nil {
 		return err
 	}
@@ -89,7 +88,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	warn(o.Log, c.Warnings)
 	warn(o.Log, rules.Warnings)
 
-	g := &running{config: c, options: o, rules: newInForce(rules), before: before, sets: sets}
+	g := &running{config: c, options: o, rules: newInForce(rules), before: before}
 	defer func() { err = errors.Join(err, g.stop()) }()
 	if err := g.start(); err != nil {
 		return err
@@ -166,6 +165,7 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
+	g.sets = newLiveSetter(c.State)
 	if err := g.sets.open(rules.live); err != nil {
 		return err
 	}
@@ -294,7 +294,9 @@ func (g *running) stop() error {
 	if g.events != nil {
 		errs = append(errs, g.events.close())
 	}
-	errs = append(errs, g.sets.store.close())
+	if g.sets != nil {
+		errs = append(errs, g.sets.store.close())
+	}
 	return errors.Join(errs...)
 }
 
