@@ -129,6 +129,7 @@ func (d *demo) configure() error {
 	}
 	d.config.Control.Socket = filepath.Join(dir, "softdpu.sock")
 	d.config.Events.File = filepath.Join(dir, "eve.json")
+	d.config.State = filepath.Join(dir, "state")
 	d.api = gateway.NewClient(d.config.Control.Socket)
 	return nil
 }
