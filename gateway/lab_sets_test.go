@@ -303,6 +303,28 @@ func TestLabSetsRefused(t *testing.T) {
 	if done := must(r.AddToSet(t.Context(), "threats", SetChange{Entries: []string{"10.1.1.1"}, For: "2h"})); done.Prolonged != 1 {
 		t.Errorf("%+v", done)
 	}
+	if list := must(r.SetEntries(t.Context(), "threats")); *list[1].ExpiresS < 7000 {
+		t.Errorf("threats: %+v", list)
+	}
+
+	// What cannot be kept is not put in force.
+	half := newLiveStore(r.config.State).file("threats") + ".new"
+	if err := os.Mkdir(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	epoch := must(r.Status(t.Context())).Policy.Epoch
+	if done, err := r.AddToSet(t.Context(), "threats", entries("10.1.1.2")); err == nil || !strings.Contains(err.Error(), "keep set threats") {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if s := must(r.Status(t.Context())); s.Policy.Epoch != epoch || s.Policy.RuntimeEntries != 2 {
+		t.Errorf("in force is %+v", s.Policy)
+	}
+	if err := os.Remove(half); err != nil {
+		t.Fatal(err)
+	}
+	if done := must(r.AddToSet(t.Context(), "threats", entries("10.1.1.2"))); done.Added != 1 || done.Epoch != epoch+1 {
+		t.Errorf("%+v", done)
+	}
 }
 
 // Many callers at once lose nothing, and share what a change costs.
@@ -332,6 +354,15 @@ func TestLabSetsBurst(t *testing.T) {
 	if epoch > callers*calls/2 {
 		t.Errorf("%d calls made %d changes", callers*calls, epoch-1)
 	}
+	// An entry is over within a second of its time.
+	done := must(r.AddToSet(t.Context(), "listed", SetChange{Entries: []string{"10.78.0.1"}, For: "1s"}))
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if n := len(must(r.SetEntries(t.Context(), "listed"))); n != 2 {
+			return fmt.Errorf("%d entries", n)
+		}
+		return nil
+	})
+	t.Logf("over %s after its time", time.Since(*done.Until))
 	r.stop()
 	sets, err := newLiveStore(filepath.Join(filepath.Dir(r.config.File), "state")).load(time.Now())
 	if err != nil || len(sets["threats"].entries) != callers*calls {
