@@ -30,6 +30,7 @@ type reading struct {
 	loadedAt        int64 // Unix time in ns
 
 	rules   []RuleStatus
+	sets    []SetStatus
 	drops   []Drop
 	passes  []Pass
 	states  [bpf.XDPFlowStateFLOW_STATE_LEN]uint64
@@ -125,6 +126,7 @@ func (c *collector) readNow() (*reading, error) {
 		lastLoadRefused: c.loads.lastRefused.Load(), loadedAt: c.loads.appliedAt.Load(),
 	}
 	r.epoch, _ = g.plane.Epoch()
+	r.sets = rules.setStatuses()
 	var err error
 	r.rules, err = g.survey(func(f *flowtable.Sum) {
 		if int(f.State) < len(r.states) {

@@ -268,6 +268,9 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Drop and pass", []any{Drop{}, Pass{}}},
 		{"### Rule", []any{RuleStatus{}}},
 		{"### Status", []any{Status{}}},
+		{"### Set", []any{SetStatus{}}},
+		{"### Entry", []any{SetEntry{}}},
+		{"### Set change", []any{SetChanged{}}},
 		{"### Reload", []any{Reloaded{}}},
 		{"### History", []any{HistoryEntry{}}},
 		{"### Comparison", []any{PolicyDiff{}}},
@@ -309,6 +312,16 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	for _, name := range jsonFields(reflect.TypeOf(Mistake{}), false) {
 		if !slices.Contains(reload, name) {
 			t.Errorf("docs/GATEWAY.md does not speak of the field %q of mistakes", name)
+		}
+	}
+	for heading, names := range map[string][]string{
+		"### Set change": jsonFields(reflect.TypeOf(SetChange{}), false), "### Entry": {setPolicy, setRuntime, setRemoved, setIdle},
+	} {
+		text := section(t, page, heading)
+		for _, name := range names {
+			if !slices.Contains(code(text), name) && !strings.Contains(text, `"`+name+`":`) {
+				t.Errorf("docs/GATEWAY.md does not speak of %q below %s", name, heading)
+			}
 		}
 	}
 	api := code(section(t, page, "## Control API"))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -302,6 +303,28 @@ func TestLabSetsRefused(t *testing.T) {
 	if done := must(r.AddToSet(t.Context(), "threats", SetChange{Entries: []string{"10.1.1.1"}, For: "2h"})); done.Prolonged != 1 {
 		t.Errorf("%+v", done)
 	}
+	if list := must(r.SetEntries(t.Context(), "threats")); *list[1].ExpiresS < 7000 {
+		t.Errorf("threats: %+v", list)
+	}
+
+	// What cannot be kept is not put in force.
+	half := newLiveStore(r.config.State).file("threats") + ".new"
+	if err := os.Mkdir(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	epoch := must(r.Status(t.Context())).Policy.Epoch
+	if done, err := r.AddToSet(t.Context(), "threats", entries("10.1.1.2")); err == nil || !strings.Contains(err.Error(), "keep set threats") {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if s := must(r.Status(t.Context())); s.Policy.Epoch != epoch || s.Policy.RuntimeEntries != 2 {
+		t.Errorf("in force is %+v", s.Policy)
+	}
+	if err := os.Remove(half); err != nil {
+		t.Fatal(err)
+	}
+	if done := must(r.AddToSet(t.Context(), "threats", entries("10.1.1.2"))); done.Added != 1 || done.Epoch != epoch+1 {
+		t.Errorf("%+v", done)
+	}
 }
 
 // Many callers at once lose nothing, and share what a change costs.
@@ -331,6 +354,15 @@ func TestLabSetsBurst(t *testing.T) {
 	if epoch > callers*calls/2 {
 		t.Errorf("%d calls made %d changes", callers*calls, epoch-1)
 	}
+	// An entry is over within a second of its time.
+	done := must(r.AddToSet(t.Context(), "listed", SetChange{Entries: []string{"10.78.0.1"}, For: "1s"}))
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if n := len(must(r.SetEntries(t.Context(), "listed"))); n != 2 {
+			return fmt.Errorf("%d entries", n)
+		}
+		return nil
+	})
+	t.Logf("over %s after its time", time.Since(*done.Until))
 	r.stop()
 	sets, err := newLiveStore(filepath.Join(filepath.Dir(r.config.File), "state")).load(time.Now())
 	if err != nil || len(sets["threats"].entries) != callers*calls {
@@ -410,5 +442,67 @@ func TestLabSetsOutliveKill(t *testing.T) {
 	}
 	if after := settings(t, gw); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// A change of a large set beside many rules is in force as soon as that of a small one, by the command that
+// people type.
+func TestLabSetsAreQuick(t *testing.T) {
+	binary := buildSoftdpu(t, "")
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-setfast"})
+	client, server := l.Must(t, "client"), l.Must(t, "server")
+	echo := must(server.ServeEcho(t.Context(), netip.AddrPortFrom(server4, 5001)))
+	t.Cleanup(func() { echo.Close() })
+	random := rand.New(rand.NewPCG(10, 10))
+	var policy strings.Builder
+	policy.WriteString(setsPolicy[:strings.Index(setsPolicy, "tests:")])
+	for i := range 1000 {
+		fmt.Fprintf(&policy, "  - {name: r%d, from: {addresses: 10.30.%d.0/24}, to: {addresses: 10.40.%d.%d}, service: tcp/%d, action: allow}\n",
+			i, random.IntN(256), random.IntN(256), random.IntN(256), 1+i%50)
+	}
+	for _, size := range sized([]int{100_000}, []int{10, 10_000, 100_000}) {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			c := write(t, setsConfig, policy.String())
+			var listed strings.Builder
+			for i := range size {
+				fmt.Fprintf(&listed, "172.%d.%d.%d\n2001:db8:%x::%x\n", 16+i>>15&15, i>>7&255, i<<1&255, i>>8, i&255|1)
+			}
+			if err := os.WriteFile(filepath.Join(filepath.Dir(c.File), "listed.txt"), []byte(listed.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			g := runIn(t, l, c)
+			defer g.stop()
+			conn := must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
+			defer conn.Close()
+			if err := swap(conn, random, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			run := func(limit time.Duration, input string, args ...string) {
+				t.Helper()
+				cmd := exec.Command(binary, append([]string{"set", "--socket", c.Control.Socket}, args...)...)
+				cmd.Stdin = strings.NewReader(input)
+				began := time.Now()
+				out, err := cmd.CombinedOutput()
+				took := time.Since(began)
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				t.Logf("%s: %s: %s", args[0], took, out)
+				if took > limit {
+					t.Errorf("%s took %s", args, took)
+				}
+			}
+			second := sized(10*time.Second, time.Second)
+			run(second, "", "add", "listed", server4.String())
+			cutOff(t, conn, random)
+			var many strings.Builder
+			for i := range size {
+				fmt.Fprintf(&many, "172.%d.%d.%d # %d\n", 16+i>>15&15, i>>7&255, i<<1&255|1, i)
+			}
+			run(3*second, many.String(), "add", "threats", "-")
+			run(second, "", "del", "listed", server4.String())
+			comesBack(t, conn)
+			run(second, "", "add", "threats", "203.0.113.9")
+		})
 	}
 }

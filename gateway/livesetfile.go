@@ -102,7 +102,7 @@ func readLiveSet(path string) (*liveSet, error) {
 		}
 	}
 	if number == 0 {
-		return fail(errors.New("the file is empty"))
+		return nil, fmt.Errorf("%s: the file is empty", path)
 	}
 	return live, nil
 }

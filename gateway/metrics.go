@@ -66,6 +66,13 @@ func metrics() []metric {
 					emit(float64(r.nextExpiry.Unix()))
 				}
 			}},
+		{"softdpu_set_entries", "Entries of a set that are in force, by where they come from: the policy, or runtime.", gauge, []string{"set", "type", "source"},
+			func(r *reading, emit emit) {
+				for _, s := range r.sets {
+					emit(float64(s.Written-s.Removed), s.Name, s.Type, "policy")
+					emit(float64(s.Added), s.Name, s.Type, "runtime")
+				}
+			}},
 
 		// Packets: by rule and verdict, by reason of the drop, by cause of the pass.
 		{"softdpu_rule_packets_total", "Packets of flows that a rule allowed, both directions, or that it refused.", counter, ruleLabels,

@@ -92,8 +92,8 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 
 // newRunning makes a gateway ready to start, with what it begins with.
 func newRunning(c *Config, o Options) (*running, error) {
-	g := &running{config: c, options: o, sets: newLiveSetter(c.State), history: openHistory(c, o.Log)}
-	live, err := g.sets.store.load(g.now())
+	g := &running{config: c, options: o, history: openHistory(c, o.Log)}
+	live, err := newLiveStore(c.State).load(g.now())
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +174,7 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
+	g.sets = newLiveSetter(c.State)
 	if err := g.sets.open(rules.live); err != nil {
 		return err
 	}
@@ -308,7 +309,9 @@ func (g *running) stop() error {
 	if g.plane != nil {
 		errs = append(errs, g.leave())
 	}
-	errs = append(errs, g.sets.store.close())
+	if g.sets != nil {
+		errs = append(errs, g.sets.store.close())
+	}
 	return errors.Join(errs...)
 }
 

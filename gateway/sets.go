@@ -161,16 +161,11 @@ func (g *running) putSetsInForce(rules *Ruleset, sets liveSets, changed bool) er
 	if err := s.store.save(rules.live, sets); err != nil {
 		return errors.Join(err, s.store.save(sets, rules.live))
 	}
-	next := *rules
-	next.live = sets
 	if !changed {
-		g.rules.current.Store(&next)
-		g.rules.names.Store(&next)
-		s.next = sets.next()
-		return nil
-	}
-	err := g.publishSets(rules, sets)
-	if err != nil {
+		next := *rules
+		next.live = sets
+		g.rules.note(&next)
+	} else if err := g.publishSets(rules, sets); err != nil {
 		return errors.Join(err, s.store.save(sets, rules.live))
 	}
 	s.next = sets.next()

@@ -93,7 +93,8 @@ func (r *rig) waitHealth(t *testing.T, code int) Health {
 
 // Every number of a known exchange is in /metrics, as it was.
 func TestMetricsOfKnownExchange(t *testing.T) {
-	r := newRig(t, "client-server", testenv.Options{Prefix: "t-gw-metrics"}, labMetrics, labPolicy)
+	r := newRig(t, "client-server", testenv.Options{Prefix: "t-gw-metrics"}, labMetrics,
+		labPolicy+"sets: {threats: {type: prefix, entries: [192.0.2.1, 192.0.2.2]}}\n")
 	if h := r.waitHealth(t, http.StatusOK); h.Status != "ok" || len(h.Problems) != 0 {
 		t.Errorf("health: %+v", h)
 	}
@@ -161,6 +162,7 @@ func TestMetricsOfKnownExchange(t *testing.T) {
 	}
 	for series, want := range map[string]float64{
 		`softdpu_healthy`: 1, `softdpu_policy_epoch`: 1, `softdpu_policy_rules`: 5, `softdpu_policy_files_differ`: 0,
+		`softdpu_set_entries{set="threats",source="policy",type="prefix"}`: 2, `softdpu_set_entries{set="threats",source="runtime",type="prefix"}`: 0,
 		`softdpu_policy_loads_total{result="applied"}`: 1, `softdpu_policy_loads_total{result="refused"}`: 0,
 		`softdpu_policy_last_load_successful`: 1, `softdpu_table_flows_limit`: 262144, `softdpu_table_half_open_flows_limit`: 131072,
 		`softdpu_port_up{port="lan"}`: 1,
