@@ -89,7 +89,7 @@ func (c *captures) status() *CaptureStatus {
 }
 
 // check reads a request into what the plane is asked for.
-func (q *CaptureRequest) check(plane *dataplane.Plane) (o dataplane.CaptureOptions, err error) {
+func (q *CaptureRequest) check(plane *dataplane.Plane) (o dataplane.CaptureOptions, wrong *apiError) {
 	if len(q.Points) == 0 {
 		q.Points = CapturePoints[:1]
 	}
@@ -102,26 +102,29 @@ func (q *CaptureRequest) check(plane *dataplane.Plane) (o dataplane.CaptureOptio
 		case "drop":
 			o.Points.Drop = true
 		default:
-			return o, fmt.Errorf("there is no point %q: the points are %q", point, CapturePoints)
+			return o, &apiError{Error: fmt.Sprintf("there is no point %q", shortened(point)), Hint: fmt.Sprintf("the points are %q", CapturePoints)}
 		}
 	}
+	var err error
 	if o.Ports, err = plane.PortIDs(q.Ports); err != nil {
-		return o, err
+		return o, &apiError{Error: err.Error(), Hint: "name ports as the configuration does"}
 	}
 	if q.Snaplen < 0 || q.Snaplen > dataplane.CaptureMax {
-		return o, fmt.Errorf("snaplen %d: it can be from 1 to %d bytes", q.Snaplen, dataplane.CaptureMax)
+		return o, &apiError{Error: fmt.Sprintf("there are no %d bytes of a frame", q.Snaplen), Hint: fmt.Sprintf("snaplen can be from 1 to %d", dataplane.CaptureMax)}
 	}
 	if q.Seconds < 0 || q.Seconds > (1<<31) {
-		return o, fmt.Errorf("duration %v: it is a number of seconds", q.Seconds)
+		return o, &apiError{Error: fmt.Sprintf("there are no %v seconds to capture", q.Seconds), Hint: "duration is a number of seconds, 0 for no limit"}
 	}
 	o.Bytes = q.Snaplen
 	switch {
 	case q.Program != "":
-		o.Filter, err = cbpf.Parse(q.Program)
+		if o.Filter, err = cbpf.Parse(q.Program); err != nil {
+			return o, &apiError{Error: err.Error(), Hint: "the gateway runs what `tcpdump -ddd -y EN10MB FILTER` prints"}
+		}
 	case strings.TrimSpace(q.Filter) != "":
-		err = errors.New("filter comes without program: the gateway runs what `tcpdump -ddd -y EN10MB FILTER` prints")
+		return o, &apiError{Error: "the filter comes without its program", Hint: "the gateway runs what `tcpdump -ddd -y EN10MB FILTER` prints"}
 	}
-	return o, err
+	return o, nil
 }
 
 // enter admits a capture, or says who has it.
@@ -163,15 +166,15 @@ func refuseBusy(w http.ResponseWriter, s *CaptureStatus) {
 // or stop.
 func (c *captures) start(w http.ResponseWriter, req *http.Request) {
 	var q CaptureRequest
-	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20))
+	d := json.NewDecoder(req.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&q); err != nil && !errors.Is(err, io.EOF) {
-		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read what to capture: %v", err)})
+		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read what to capture: %v", err), Hint: "send a CaptureRequest of GET /v1/openapi.json"})
 		return
 	}
-	options, err := q.check(c.reporter.plane)
-	if err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: err.Error()})
+	options, wrong := q.check(c.reporter.plane)
+	if wrong != nil {
+		refuse(w, http.StatusBadRequest, *wrong)
 		return
 	}
 	ctx, cancel := context.WithCancel(req.Context())
@@ -190,7 +193,7 @@ func (c *captures) start(w http.ResponseWriter, req *http.Request) {
 	defer c.leave()
 	capture, err := c.reporter.plane.Capture(options)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error()})
+		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error(), Hint: "the log of softdpu may say more"})
 		return
 	}
 	log := c.log.With("capture", run.status.ID, "uid", run.status.UID, "pid", run.status.PID)
@@ -217,9 +220,9 @@ func (c *captures) start(w http.ResponseWriter, req *http.Request) {
 func (c *captures) stop(w http.ResponseWriter, req *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	id := req.URL.Query().Get("id")
+	id := req.Form.Get("id")
 	if c.running == nil || strconv.FormatUint(c.running.status.ID, 10) != id {
-		refuse(w, http.StatusNotFound, apiError{Error: fmt.Sprintf("there is no capture %q", id), Hint: "GET /v1/status names the one that runs"})
+		refuse(w, http.StatusNotFound, apiError{Error: fmt.Sprintf("there is no capture %q", shortened(id)), Hint: "GET /v1/status names the one that runs"})
 		return
 	}
 	c.running.end()

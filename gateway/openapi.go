@@ -18,13 +18,17 @@ var openAPI []byte
 
 // apiDocument is the part of an OpenAPI document that requests are held against.
 type apiDocument struct {
-	text  []byte // as JSON
-	Paths map[string]map[string]struct {
-		Parameters []apiParameter `json:"parameters"`
-	} `json:"paths"`
+	text       []byte                             // as JSON
+	Paths      map[string]map[string]apiOperation `json:"paths"`
 	Components struct {
 		Parameters map[string]apiParameter `json:"parameters"`
 	} `json:"components"`
+}
+
+// An apiOperation is what a path takes by one method.
+type apiOperation struct {
+	Parameters  []apiParameter `json:"parameters"`
+	RequestBody *struct{}      `json:"requestBody"`
 }
 
 type apiParameter struct {
@@ -46,10 +50,18 @@ func readAPI() (*apiDocument, error) {
 	return d, nil
 }
 
+// operation finds that of a method and path, as "GET /v1/flows".
+func (d *apiDocument) operation(route string) apiOperation {
+	method, path, _ := strings.Cut(route, " ")
+	return d.Paths[path][strings.ToLower(method)]
+}
+
+// takesJSON reports whether the body is not a form.
+func (d *apiDocument) takesJSON(route string) bool { return d.operation(route).RequestBody != nil }
+
 // parameters names those that a method and path, as "GET /v1/flows", takes in its query.
 func (d *apiDocument) parameters(route string) (names []string) {
-	method, path, _ := strings.Cut(route, " ")
-	for _, p := range d.Paths[path][strings.ToLower(method)].Parameters {
+	for _, p := range d.operation(route).Parameters {
 		if name, shared := strings.CutPrefix(p.Ref, "#/components/parameters/"); shared {
 			p = d.Components.Parameters[name]
 		}

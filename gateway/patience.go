@@ -3,9 +3,11 @@ package gateway
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -13,10 +15,19 @@ import (
 const (
 	maxHeader     = 64 << 10 // bytes of the first line and the header
 	maxBody       = 64 << 10 // bytes
+	maxSetBody    = 16 << 20 // bytes of a change of a set: 100,000 ranges of IPv6 addresses in JSON
 	askPatience   = 10 * time.Second
 	idlePatience  = 2 * time.Minute
 	readerPatient = 30 * time.Second // without taking a byte of its answer
 )
+
+// bodyLimit is how many bytes a body may have. Only who may change a set needs much.
+func bodyLimit(req *http.Request) int64 {
+	if uid, ok := peerUID(req.Context()); ok && mayChange(uid) && strings.HasPrefix(req.URL.Path, "/v1/sets/") {
+		return maxSetBody
+	}
+	return maxBody
+}
 
 // readBody takes the body of a request before a handler sees it, so that no handler waits for who sends it. If
 // the answer is false it has been refused.
@@ -26,12 +37,12 @@ func readBody(w http.ResponseWriter, req *http.Request) bool {
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(askPatience)) // a writer in a test has none
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, bodyLimit(req)))
 	_ = control.SetReadDeadline(time.Time{})
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		refuse(w, http.StatusRequestEntityTooLarge, apiError{Error: "the body is larger than 64 KiB", Hint: "no question needs so much"})
+		refuse(w, http.StatusRequestEntityTooLarge, apiError{Error: fmt.Sprintf("the body is larger than %d KiB", tooLarge.Limit>>10), Hint: "no question needs so much"})
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		w.Header().Set("Connection", "close")
 		refuse(w, http.StatusRequestTimeout, apiError{Error: "the body did not come within 10 seconds", Hint: "send it at once"})

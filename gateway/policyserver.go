@@ -35,14 +35,9 @@ func (d *policyDesk) register(mux *router) {
 
 // change reads who asks for what. It refuses what is not clear, and then returns nil.
 func (d *policyDesk) change(w http.ResponseWriter, req *http.Request, by string) *change {
-	req.Body = http.MaxBytesReader(w, req.Body, 64<<10)
-	if err := req.ParseForm(); err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read the form: %v", err)})
-		return nil
-	}
 	q := &change{by: by, who: peerCaller(req.Context()), comment: req.Form.Get("comment")}
 	if err := checkComment(q.comment); err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: err.Error()})
+		refuse(w, http.StatusBadRequest, apiError{Error: err.Error(), Hint: fmt.Sprintf("a comment is one line of at most %d characters", commentMost)})
 		return nil
 	}
 	return q
@@ -69,7 +64,7 @@ func number(w http.ResponseWriter, req *http.Request, name string) (n int, ok bo
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n <= 0 {
-		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("%s %q is not the number of an entry", name, text)})
+		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("%s %q is not the number of an entry", name, shortened(text)), Hint: "GET /v1/policy/history has the entries"})
 		return 0, false
 	}
 	return n, true
@@ -84,7 +79,7 @@ func (d *policyDesk) reload(w http.ResponseWriter, req *http.Request) {
 		var err error
 		if q.confirm, err = time.ParseDuration(text); err != nil || q.confirm < confirmLeast || q.confirm > confirmMost {
 			refuse(w, http.StatusBadRequest, apiError{
-				Error: fmt.Sprintf("confirm %q is not a duration between %s and %s", text, short(confirmLeast), short(confirmMost)), Hint: "write it as in 2m",
+				Error: fmt.Sprintf("confirm %q is not a duration between %s and %s", shortened(text), short(confirmLeast), short(confirmMost)), Hint: "write it as in 2m",
 			})
 			return
 		}
@@ -122,10 +117,6 @@ func (d *policyDesk) confirm(w http.ResponseWriter, req *http.Request) {
 }
 
 func (d *policyDesk) diff(w http.ResponseWriter, req *http.Request) {
-	if err := req.ParseForm(); err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read the query: %v", err)})
-		return
-	}
 	from, ok := number(w, req, "from")
 	if !ok {
 		return

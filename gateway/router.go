@@ -52,6 +52,9 @@ func (r *router) parameters(pattern string, req *http.Request) *apiError {
 	if err != nil {
 		return &apiError{Error: fmt.Sprintf("read the query: %v", err), Hint: "encode what is no letter or digit, as curl's --data-urlencode does"}
 	}
+	if r.api.takesJSON(pattern) { // whatever curl calls the body
+		req.Header.Set("Content-Type", "application/json")
+	}
 	if kind, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type")); kind == "multipart/form-data" {
 		return &apiError{Error: "a form of several parts is not read", Hint: "send it as application/x-www-form-urlencoded, or in the query"}
 	}

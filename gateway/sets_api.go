@@ -54,9 +54,6 @@ type SetEntry struct {
 	Comment  string     `json:"comment"`
 }
 
-// maxSetBody bounds a call: 100,000 ranges of IPv6 addresses in JSON.
-const maxSetBody = 16 << 20
-
 // setStatus counts the entries of a set of the policy.
 func (r *Ruleset) setStatus(s *firewall.Set) SetStatus {
 	out := SetStatus{
@@ -211,14 +208,10 @@ func (s *server) changeSet(remove bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		who := peerCaller(req.Context())
 		call := setCall{set: req.PathValue("name"), remove: remove, by: cmp.Or(who.Login, who.User)}
-		d := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxSetBody))
+		d := json.NewDecoder(req.Body)
 		d.DisallowUnknownFields()
 		if err := d.Decode(&call.SetChange); err != nil {
-			status := http.StatusBadRequest
-			if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
-				status = http.StatusRequestEntityTooLarge
-			}
-			refuse(w, status, apiError{
+			refuse(w, http.StatusBadRequest, apiError{
 				Error: fmt.Sprintf("read the change: %v", err),
 				Hint:  `send an object as in {"entries": ["192.0.2.1"], "for": "1h", "comment": "why"}`,
 			})
@@ -244,7 +237,7 @@ func refuseSet(w http.ResponseWriter, err error) {
 	case errors.Is(err, errStopping):
 		refuse(w, http.StatusServiceUnavailable, apiError{Error: err.Error(), Hint: "ask again when it runs"})
 	case !errors.As(err, &errs):
-		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error()})
+		refuse(w, http.StatusInternalServerError, apiError{Error: err.Error(), Hint: "the log of softdpu may say more"})
 	case len(errs) == 1 && strings.HasPrefix(errs[0].Msg, "unknown set"):
 		refuse(w, http.StatusNotFound, apiError{Error: errs[0].Msg, Hint: errs[0].Hint})
 	case len(errs) == 1 && errs[0].Line == 0:
