@@ -268,8 +268,8 @@ func TestLabCapture(t *testing.T) {
 		}{
 			{CaptureRequest{Points: []string{"inn"}}, `no point "inn"`},
 			{CaptureRequest{Ports: []string{"lann"}}, `no port "lann": the ports are ["lan" "wan"]`},
-			{CaptureRequest{Snaplen: 70000}, "snaplen 70000"},
-			{CaptureRequest{Seconds: -1}, "duration -1"},
+			{CaptureRequest{Snaplen: 70000}, "snaplen can be from 1 to 65536"},
+			{CaptureRequest{Seconds: -1}, "no -1 seconds to capture"},
 			{CaptureRequest{Filter: "tcp"}, "tcpdump -ddd"},
 			{CaptureRequest{Program: "1\n6 0 0"}, "line 2 is not four numbers"},
 		} {

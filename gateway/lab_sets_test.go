@@ -37,8 +37,6 @@ tests:
   - {name: the server is open, packet: {in: lan, out: wan, src: 10.10.1.2, dst: 10.10.2.2, service: tcp/5001}, expect: {verdict: allow}}
 `
 
-const setsConfig = labRouted + "state: state\n"
-
 func writeSets(t *testing.T, config string) *Config {
 	t.Helper()
 	c := write(t, config, setsPolicy)
@@ -58,7 +56,7 @@ func newSetsRig(t *testing.T, prefix string) *setsRig {
 	t.Helper()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: prefix})
 	r := &setsRig{&reloadRig{client: l.Must(t, "client"), echo: map[uint16]*testenv.Echo{}, signal: make(chan os.Signal, 1)}, l.Must(t, "server")}
-	r.testGateway = runWith(t, l, writeSets(t, setsConfig), Options{
+	r.testGateway = runWith(t, l, writeSets(t, labRouted), Options{
 		Reload: r.signal, now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	for port, address := range map[uint16]netip.Addr{5001: server4, 5002: server6} {
@@ -380,7 +378,7 @@ func TestLabSetsOutliveKill(t *testing.T) {
 	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-setkill"})
 	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
-	c := writeSets(t, strings.Replace(setsConfig, "on_stop: open", "on_stop: keep", 1))
+	c := writeSets(t, strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1))
 	before := settings(t, gw)
 	var conns []net.Conn
 	random := rand.New(rand.NewPCG(9, 9))
@@ -462,7 +460,7 @@ func TestLabSetsAreQuick(t *testing.T) {
 	}
 	for _, size := range sized([]int{100_000}, []int{10, 10_000, 100_000}) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			c := write(t, setsConfig, policy.String())
+			c := write(t, labRouted, policy.String())
 			var listed strings.Builder
 			for i := range size {
 				fmt.Fprintf(&listed, "172.%d.%d.%d\n2001:db8:%x::%x\n", 16+i>>15&15, i>>7&255, i<<1&255, i>>8, i&255|1)
