@@ -165,6 +165,17 @@ func TestLabSets(t *testing.T) {
 		t.Errorf("%+v", done)
 	}
 	comesBack(t, first)
+
+	// MAC addresses, of connections that begin from then on.
+	r.apply(t, strings.Replace(setsPolicy, "rules:", "rules:\n  - {name: who, from: {set: spare}, to: any, action: deny}", 1))
+	mac := entries(must(r.client.MAC("c0")).String())
+	must(r.AddToSet(t.Context(), "spare", mac))
+	if c, err := r.client.Dial(limited(t, 200*time.Millisecond), "tcp", r.echo[5001].Addr().String()); err == nil {
+		c.Close()
+		t.Error("a connection from a MAC address of the set passed")
+	}
+	must(r.DeleteFromSet(t.Context(), "spare", mac))
+	works(r.dial(t, 5001))
 	r.stop()
 	checkSetEvents(t, r.config.Events.File)
 }
@@ -276,7 +287,7 @@ func TestLabSetsRefused(t *testing.T) {
 	if done := must(r.DeleteFromSet(t.Context(), "threats", entries("10.9.9.9"))); done.Unchanged != 1 || done.Epoch != 1 || done.Notes[0] != "10.9.9.9 is not in the set" {
 		t.Errorf("%+v", done)
 	}
-	if done := must(r.AddToSet(t.Context(), "spare", entries("02:00:00:00:00:01"))); len(done.Notes) != 1 || done.Notes[0] != "no rule uses the set" {
+	if done := must(r.AddToSet(t.Context(), "spare", entries("02:00:00:00:00:01"))); len(done.Notes) != 2 || done.Notes[0] != "no rule uses the set" || !strings.Contains(done.Notes[1], "MAC address") {
 		t.Errorf("%+v", done)
 	}
 

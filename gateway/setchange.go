@@ -390,6 +390,9 @@ func (t *setTrial) finish(next liveSets) {
 		if !t.index.policy.Uses(t.call.set) {
 			t.note("no rule uses the set")
 		}
+		if t.kind == firewall.SetMAC && !t.call.remove && t.done.Added > 0 {
+			t.note("connections from a MAC address that the policy did not name when they began go on: `softdpu flows kill` ends them")
+		}
 	}
 	if t.call.remove && !t.call.All && t.done.Removed > 0 {
 		now := t.now()
