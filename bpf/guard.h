@@ -99,7 +99,7 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		if (reason)
 			return reason;
 		reason = find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
-		if (tapped && !reason)
+		if (tapped && !reason && f.core)
 			admitted_by(p, rule_of(f.core));
 		return reason;
 	}
@@ -117,7 +117,8 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		reason = guard_flow(p, &f);
 	if (p->frag == FRAG_FIRST)
 		fragment_enter(p, reason);
-	if (tapped && !reason)
+	/* Linux 6.1 does not know that there is a flow */
+	if (tapped && !reason && f.core)
 		admitted_by(p, rule_of(f.core));
 	return reason;
 }

@@ -93,17 +93,17 @@ __noinline long tap_load_tc(struct __sk_buff *skb, __u32 at, __u32 size)
 }
 
 /* Whether the filter takes a frame. As they stand they ask for what their replacements may call. */
-__noinline __u32 tap_matches_xdp(struct xdp_md *ctx, __u32 length)
+__noinline __u32 tap_matches_xdp(struct xdp_md *ctx)
 {
-	__u32 matches = tap_load_xdp(ctx, 0, length) >= 0;
+	__u32 matches = tap_load_xdp(ctx, 0, 4) >= 0;
 
 	opaque(matches);
 	return matches;
 }
 
-__noinline __u32 tap_matches_tc(struct __sk_buff *ctx, __u32 length)
+__noinline __u32 tap_matches_tc(struct __sk_buff *ctx)
 {
-	__u32 matches = tap_load_tc(ctx, 0, length) >= 0;
+	__u32 matches = tap_load_tc(ctx, 0, 4) >= 0;
 
 	opaque(matches);
 	return matches;
@@ -134,7 +134,7 @@ static __always_inline void describe(struct tapped *t, const struct packet *p, _
 static __always_inline int tap(void *ctx, enum hook hook, const struct packet *p,
 			       enum tap_point point, __u32 port, __u32 reason)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), length = frame_length(ctx, hook), n, matches;
+	__u32 cpu, length, n, matches;
 	struct tap_counter *c;
 	struct tap_buffer *b;
 	struct tapped *t;
@@ -142,26 +142,26 @@ static __always_inline int tap(void *ctx, enum hook hook, const struct packet *p
 	if (!p || !(tap_ports >> ((port - 1) & 63) & 1))
 		return 0;
 	c = bpf_map_lookup_elem(&tap_counters, &port);
-	b = bpf_map_lookup_elem(&tap_buffers, &cpu);
-	if (!c || !b)
+	if (!c)
 		return 0;
-	t = &b->head;
-	t->vlan_proto = t->vlan_tci = 0;
 	c->seen++;
-	if (hook == HOOK_TC) {
-		struct __sk_buff *skb = ctx;
-
-		if (skb->vlan_present) {
-			t->vlan_proto = skb->vlan_proto;
-			t->vlan_tci = skb->vlan_tci;
-		}
-		matches = tap_matches_tc(skb, length + (t->vlan_proto ? 4 : 0));
-	} else {
-		matches = tap_matches_xdp(ctx, length);
-	}
-	if (!matches)
+	matches = hook == HOOK_TC ? tap_matches_tc(ctx) : tap_matches_xdp(ctx);
+	if (likely(!matches))
 		return 0;
 	c->matched++;
+	cpu = bpf_get_smp_processor_id();
+	b = bpf_map_lookup_elem(&tap_buffers, &cpu);
+	if (!b) {
+		c->lost++;
+		return 0;
+	}
+	t = &b->head;
+	t->vlan_proto = t->vlan_tci = 0;
+	if (hook == HOOK_TC && ((struct __sk_buff *)ctx)->vlan_present) {
+		t->vlan_proto = ((struct __sk_buff *)ctx)->vlan_proto;
+		t->vlan_tci = ((struct __sk_buff *)ctx)->vlan_tci;
+	}
+	length = frame_length(ctx, hook);
 	t->time = bpf_ktime_get_ns();
 	t->length = length;
 	t->epoch = epoch;

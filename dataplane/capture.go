@@ -20,9 +20,12 @@ const (
 	// CaptureMax is the most of a frame that a capture copies, in bytes.
 	CaptureMax = 65536
 
-	captureRing  = 16 << 20               // bytes of packets that wait for their reader
-	captureBatch = 4096                   // packets
-	captureWait  = 10 * time.Millisecond  // between two looks at the ring: nobody wakes the reader
+	captureRing  = 16 << 20 // bytes of packets that wait for their reader
+	captureBatch = 4096     // packets
+	// Between two looks at the ring: nobody wakes the reader, and each look takes the packet path's time.
+	captureWait  = 50 * time.Millisecond
+	captureRush  = 5 * time.Millisecond // while it fills faster than captureMuch in that time
+	captureMuch  = captureRing / 16
 	captureGrace = 100 * time.Millisecond // for programs under way, where the kernel cannot be asked
 )
 
@@ -63,6 +66,7 @@ type Capture struct {
 	maps   map[string]*ebpf.Map
 	reader *ringbuf.Reader
 	record ringbuf.Record
+	last   int   // bytes that the last look found
 	failed error // why it ended by itself; plane.publishing is held
 }
 
@@ -173,7 +177,11 @@ func (c *Capture) Read(handle func(head *bpf.XDPTapped, frame []byte) error) err
 	if failed != nil {
 		return failed
 	}
-	_, err := c.read(captureWait, handle)
+	wait := captureWait
+	if c.last > captureMuch {
+		wait = captureRush
+	}
+	_, err := c.read(wait, handle)
 	return err
 }
 
@@ -190,6 +198,7 @@ func (c *Capture) read(wait time.Duration, handle func(*bpf.XDPTapped, []byte) e
 	var head bpf.XDPTapped
 	size := int(unsafe.Sizeof(head))
 	c.reader.SetDeadline(time.Now().Add(wait))
+	c.last = 0
 	for ; n < captureBatch; n++ {
 		if err := c.reader.ReadInto(&c.record); errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, nil
@@ -197,6 +206,7 @@ func (c *Capture) read(wait time.Duration, handle func(*bpf.XDPTapped, []byte) e
 			return n, fmt.Errorf("read captured packets: %w", err)
 		}
 		b := c.record.RawSample
+		c.last += len(b)
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&head)), size), b)
 		if len(b) < size || uint64(len(b)-size) < uint64(head.Captured) {
 			return n, fmt.Errorf("read captured packets: a record of %d bytes is none: the program object does not fit this binary", len(b))

@@ -239,22 +239,14 @@ func filterProgramWithTag(t *testing.T, program cbpf.Program, hook cbpf.Hook, vi
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, function, kind, length := bpf.XDPProgSoftdpuTapped, "tap_matches_xdp", ebpf.XDP, asm.FnXdpGetBuffLen
+	from, function, kind := bpf.XDPProgSoftdpuTapped, "tap_matches_xdp", ebpf.XDP
 	if hook == cbpf.TC {
-		from, function, kind, length = bpf.XDPProgGuardTapped, "tap_matches_tc", ebpf.SchedCLS, 0
+		from, function, kind = bpf.XDPProgGuardTapped, "tap_matches_tc", ebpf.SchedCLS
 	}
 	whole := spec.Programs[from]
 	main := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
 	if vid != 0 {
 		main = append(main, asm.Mov.Imm(asm.R2, 0x0081), asm.Mov.Imm(asm.R3, vid), asm.FnSkbVlanPush.Call())
-	}
-	if hook == cbpf.XDP {
-		main = append(main, length.Call(), asm.Mov.Reg(asm.R2, asm.R0))
-	} else {
-		main = append(main, asm.LoadMem(asm.R2, asm.R6, 0, asm.Word))
-		if vid != 0 {
-			main = append(main, asm.Add.Imm(asm.R2, 4))
-		}
 	}
 	main = append(main, asm.Mov.Reg(asm.R1, asm.R6), asm.Call.Label(function), asm.Return())
 	i32 := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}

@@ -145,7 +145,7 @@ func (p *Plane) Program() (*ebpf.Program, error) {
 	if g == nil {
 		return nil, nil
 	}
-	return g.xdp.Clone()
+	return g.inSlots().xdp.Clone()
 }
 
 // Epoch returns the running generation's number; false before the first Publish.

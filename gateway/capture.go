@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ import (
 const (
 	captureMedia    = "application/x-pcapng"
 	captureID       = "Softdpu-Capture" // header: what DELETE /v1/capture wants
+	captureBuffer   = 64 << 10          // bytes that go to whoever captures at once
 	captureTell     = time.Second       // between statistics in the stream
 	captureFarewell = 2 * time.Second   // that whoever captures has to read the end
 )
@@ -208,7 +210,7 @@ func (c *captures) start(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", captureMedia)
 	w.Header().Set(captureID, strconv.FormatUint(run.status.ID, 10))
 	s := newCaptureStream(c, run, capture, w)
-	s.limit, s.flush = q.Count, control.Flush
+	s.limit, s.control = q.Count, control
 	err = s.run(ctx, options)
 	log.Info("capture ends", "captured", s.total, "lost", s.lost, "error", err)
 	if err != nil {
@@ -230,33 +232,57 @@ func (c *captures) stop(w http.ResponseWriter, req *http.Request) {
 	answer(w, func() (*CaptureStatus, error) { return &s, nil })
 }
 
+const portIDs = 256
+
+// capturePort is a port as a capture shows it.
+type capturePort struct {
+	name      string
+	captured  bool
+	number    int    // of its interface
+	delivered uint64 // packets
+}
+
 // captureStream writes a capture as pcapng.
 type captureStream struct {
 	captures *captures
 	of       *capturing
 	capture  *dataplane.Capture
-	out      *pcapng.Writer
-	flush    func() error
+	buffer   *bufio.Writer
+	out      *pcapng.Writer // into the buffer
+	control  *http.ResponseController
 	limit    uint64
 	rules    *inForce
 
-	ports     map[uint8]int // interface of a port id
-	names     map[uint8]string
-	delivered map[uint8]uint64
-	total     uint64
-	lost      uint64
-	start     time.Time
-	offset    time.Duration // of the wall clock from that of packets
-	line      []byte
+	ports    [portIDs]capturePort // by id
+	total    uint64
+	lost     uint64
+	start    time.Time
+	offset   time.Duration // of the wall clock from that of packets
+	comments map[captureFate]string
+	named    *Ruleset // by whom the comments name rules and zones
 }
 
 var errCaptured = errors.New("as many as were asked for")
 
 func newCaptureStream(c *captures, run *capturing, capture *dataplane.Capture, w io.Writer) *captureStream {
+	buffer := bufio.NewWriterSize(w, captureBuffer)
 	return &captureStream{
-		captures: c, of: run, capture: capture, out: pcapng.NewWriter(w), rules: c.reporter.rules,
-		ports: make(map[uint8]int), names: make(map[uint8]string), delivered: make(map[uint8]uint64), start: time.Now(),
+		captures: c, of: run, capture: capture, buffer: buffer, out: pcapng.NewWriter(buffer), rules: c.reporter.rules,
+		start:    time.Now(),
+		comments: make(map[captureFate]string),
 	}
+}
+
+// flush has the reader see what has been written.
+func (s *captureStream) flush() error {
+	s.captures.count(s.of, s.total, s.lost)
+	if s.buffer.Buffered() == 0 {
+		return nil
+	}
+	if err := s.buffer.Flush(); err != nil {
+		return err
+	}
+	return s.control.Flush()
 }
 
 // run writes until ctx is done, and then what is left.
@@ -291,14 +317,17 @@ func (s *captureStream) run(ctx context.Context, o dataplane.CaptureOptions) err
 func (s *captureStream) begin(o dataplane.CaptureOptions) error {
 	r := s.captures.reporter
 	epoch, _ := r.plane.Epoch()
+	interfaces := 0
 	comment := fmt.Sprintf("points=%s epoch=%d", strings.Join(s.of.status.Points, ","), epoch)
 	errs := []error{s.out.Section(pcapng.Section{Application: "softdpu " + r.version, OS: "Linux " + kernelRelease(), Comment: comment})}
 	for _, p := range r.plane.Ports() {
-		s.names[p.ID] = p.Name
+		at := &s.ports[p.ID]
+		at.name = p.Name
 		if len(o.Ports) > 0 && !slices.Contains(o.Ports, p.ID) {
 			continue
 		}
-		s.ports[p.ID] = len(s.ports)
+		at.captured, at.number = true, interfaces
+		interfaces++
 		errs = append(errs, s.out.Interface(pcapng.Interface{
 			Name: p.Name, Description: "device " + p.Device, Filter: s.of.status.Filter, Snaplen: uint32(snaplen(o)),
 		}))
@@ -323,12 +352,12 @@ func (s *captureStream) setClock() {
 
 // packet writes one.
 func (s *captureStream) packet(head *bpf.XDPTapped, frame []byte) error {
-	at, known := s.ports[head.Port]
-	if !known {
-		return fmt.Errorf("capture: a packet came by a port %d that there is not", head.Port)
+	at := &s.ports[head.Port]
+	if !at.captured {
+		return fmt.Errorf("capture: a packet came by a port %d that is not captured", head.Port)
 	}
 	p := pcapng.Packet{
-		Interface: at, Time: time.Unix(0, int64(head.Time)).Add(s.offset), Data: frame, Length: int(head.Length),
+		Interface: at.number, Time: time.Unix(0, int64(head.Time)).Add(s.offset), Data: frame, Length: int(head.Length),
 		Direction: pcapng.Inbound, Comment: s.comment(head),
 	}
 	if head.Guard != 0 || bpf.XDPTapPoint(head.Point) == bpf.XDPTapPointTAP_OUT {
@@ -342,9 +371,8 @@ func (s *captureStream) packet(head *bpf.XDPTapped, frame []byte) error {
 	if err := s.out.Packet(&p); err != nil {
 		return err
 	}
-	s.delivered[head.Port]++
+	at.delivered++
 	s.total++
-	s.captures.count(s.of, s.total, s.lost)
 	if s.total == s.limit {
 		return errCaptured
 	}
@@ -368,14 +396,16 @@ func (s *captureStream) statistics() error {
 	}
 	now := time.Now()
 	s.lost = 0
-	for id, at := range s.ports {
-		n := counts[id]
+	for id := range s.ports {
+		at, n := &s.ports[id], counts[min(id, len(counts)-1)]
+		if !at.captured {
+			continue
+		}
 		s.lost += n.Lost
 		err = errors.Join(err, s.out.Statistics(pcapng.Statistics{
-			Interface: at, Start: s.start, End: now,
-			Received: n.Seen, Accepted: n.Matched, Dropped: n.Lost, Delivered: s.delivered[id],
+			Interface: at.number, Start: s.start, End: now,
+			Received: n.Seen, Accepted: n.Matched, Dropped: n.Lost, Delivered: at.delivered,
 		}))
 	}
-	s.captures.count(s.of, s.total, s.lost)
 	return err
 }

@@ -7,13 +7,34 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
+// captureFate is what a comment is made of.
+type captureFate struct {
+	rule, epoch                    uint32
+	reason, pass, from, to, egress uint8
+}
+
+const captureComments = 4096 // that are kept: packets of a flow share theirs
+
 // comment says what became of a captured packet and why, as words of the form key=value: verdict, rule
 // and its place, reason, what the kernel does with it, zones, the port by which it leaves, and the policy's
 // epoch. What is not known is left out.
 func (s *captureStream) comment(head *bpf.XDPTapped) string {
-	reason, rules := bpf.XDPReason(head.Reason), s.rules.Names()
-	b := append(s.line[:0], "verdict="...)
-	b = append(b, captureVerdict(reason)...)
+	if names := s.rules.Names(); names != s.named || len(s.comments) == captureComments {
+		s.named = names
+		clear(s.comments)
+	}
+	f := captureFate{head.Rule, head.Epoch, head.Reason, head.Pass, head.From, head.To, head.Egress}
+	text, known := s.comments[f]
+	if !known {
+		text = f.text(s.named, s.ports[head.Egress].name)
+		s.comments[f] = text
+	}
+	return text
+}
+
+func (f captureFate) text(rules *Ruleset, out string) string {
+	reason := bpf.XDPReason(f.reason)
+	b := append([]byte("verdict="), captureVerdict(reason)...)
 	word := func(key, value string) {
 		b = append(append(append(b, ' '), key...), '=')
 		if strings.ContainsAny(value, " \"=") {
@@ -22,8 +43,8 @@ func (s *captureStream) comment(head *bpf.XDPTapped) string {
 			b = append(b, value...)
 		}
 	}
-	if head.Rule != 0 {
-		info := rules.rule(head.Rule)
+	if f.rule != 0 {
+		info := rules.rule(f.rule)
 		word("rule", info.Name)
 		if info.File != "" {
 			word("at", info.File+":"+strconv.Itoa(info.Line))
@@ -32,20 +53,19 @@ func (s *captureStream) comment(head *bpf.XDPTapped) string {
 	if reason != bpf.XDPReasonREASON_NONE {
 		word("reason", reason.String())
 	}
-	if head.Pass != 0 {
-		word("kernel", bpf.XDPPassCause(head.Pass-1).String())
+	if f.pass != 0 {
+		word("kernel", bpf.XDPPassCause(f.pass-1).String())
 	}
-	if head.From != 0 {
-		word("from", rules.zoneName(head.From))
+	if f.from != 0 {
+		word("from", rules.zoneName(f.from))
 	}
-	if head.To != 0 {
-		word("to", rules.zoneName(head.To))
+	if f.to != 0 {
+		word("to", rules.zoneName(f.to))
 	}
-	if name := s.names[head.Egress]; name != "" {
-		word("out", name)
+	if out != "" {
+		word("out", out)
 	}
-	word("epoch", strconv.FormatUint(uint64(head.Epoch), 10))
-	s.line = b
+	word("epoch", strconv.FormatUint(uint64(f.epoch), 10))
 	return string(b)
 }
 

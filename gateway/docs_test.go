@@ -274,6 +274,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Reload", []any{Reloaded{}}},
 		{"### History", []any{HistoryEntry{}}},
 		{"### Comparison", []any{PolicyDiff{}}},
+		{"### Capture", []any{CaptureRequest{}}},
 		{"## Events", []any{eveEvent{}}},
 	} {
 		var want []string
@@ -308,6 +309,22 @@ func TestGatewayPageNamesFields(t *testing.T) {
 			}
 		}
 	}
+	capture := code(section(t, page, "### Capture"))
+	for _, name := range jsonFields(reflect.TypeOf(CaptureStatus{}), false) {
+		if !slices.Contains(capture, name) {
+			t.Errorf("docs/GATEWAY.md does not speak of the field %q of captures", name)
+		}
+	}
+	capturing := section(t, page, "### Capturing packets")
+	sameNames(t, "point", firstCells(tableRows(capturing, "`--point`")), CapturePoints)
+	fate := captureFate{rule: firewall.RuleManagement, epoch: 1, reason: 1, pass: 1, from: 1, to: 1}
+	rules := &Ruleset{Compiled: &firewall.Compiled{Zones: []string{"none", "host"}, Rules: []firewall.RuleInfo{{}, {Name: "r", File: "f", Line: 1}}}}
+	var words []string
+	for _, word := range strings.Fields(fate.text(rules, "wan0")) {
+		key, _, _ := strings.Cut(word, "=")
+		words = append(words, key)
+	}
+	sameNames(t, "word of a comment", firstCells(tableRows(capturing, "word")), words)
 	reload := code(section(t, page, "### Reload"))
 	for _, name := range jsonFields(reflect.TypeOf(Mistake{}), false) {
 		if !slices.Contains(reload, name) {

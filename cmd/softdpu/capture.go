@@ -116,7 +116,14 @@ func compileFilter(ctx context.Context, expression string) (string, error) {
 
 // capture writes or shows packets until the capture ends, and has it end when ctx is done: what was
 // captured before still comes, and the final count of what was lost.
-func capture(ctx context.Context, env *Env, client *gateway.Client, q *gateway.CaptureRequest, file string) error {
+func capture(ctx context.Context, env *Env, client *gateway.Client, q *gateway.CaptureRequest, file string) (err error) {
+	var out io.WriteCloser
+	if file != "" {
+		if out, err = captureFile(env, file); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, out.Close()) }()
+	}
 	streaming, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	stream, err := client.Capture(streaming, q)
@@ -133,34 +140,26 @@ func capture(ctx context.Context, env *Env, client *gateway.Client, q *gateway.C
 		time.AfterFunc(captureFarewell, cut)
 	})()
 	var in io.Reader = stream
-	var out io.WriteCloser
-	if file != "" {
-		if out, err = captureFile(env, file); err != nil {
-			return err
-		}
+	if out != nil {
 		in = io.TeeReader(stream, out)
 	}
 	r := pcapng.NewReader(in)
 	shown := 0
 	for err == nil {
 		var p *pcapng.Packet
-		if p, err = r.Packet(); err == nil {
-			shown++
-			if out == nil {
-				_, err = fmt.Fprintln(env.Stdout, captureText(p, r.Interfaces()[p.Interface].Name))
-			}
+		if p, err = r.Packet(); err != nil {
+			break
+		}
+		shown++
+		if out == nil {
+			_, err = fmt.Fprintln(env.Stdout, captureText(p, r.Interfaces()[p.Interface].Name))
 		}
 	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	} else {
-		err = fmt.Errorf("the capture broke off: %w", err)
-	}
-	if out != nil {
-		err = errors.Join(err, out.Close())
-	}
 	captureSummary(env, shown, r.Statistics())
-	return err
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return fmt.Errorf("the capture broke off: %w", err)
 }
 
 type nopCloser struct{ io.Writer }

@@ -99,6 +99,10 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	p.say("Events", "%s", s.Events.File)
 	p.say("", "%s", counters("written", s.Events.Written, "unlogged", s.Events.Unlogged, "lost", s.Events.Lost))
 
+	if c := s.Capture; c != nil {
+		p.say("Capture", "by process %d of user %d for %s: %s captured, %d lost", c.PID, c.UID, ago(c.Since), quantity(int(c.Captured), "packet"), c.Lost)
+	}
+
 	p.b.WriteByte('\n')
 	ports := newTable("PORT", "DEVICE", "DRIVER", "LINK", "MODE", "ZONES", ">MTU")
 	for i := range s.Ports {

@@ -3,6 +3,7 @@ package cbpf
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 )
@@ -27,6 +28,12 @@ const (
 	regLength  = asm.R9
 )
 
+// Offsets in struct __sk_buff.
+const (
+	skbLen         = 0
+	skbVLANPresent = 20
+)
+
 const (
 	maxReach = 0x3fff // offset up to which bytes are read in place: the verifier must know a bound
 	maxJump  = 32767  // slots; longer ones would be cut off without an error
@@ -43,13 +50,16 @@ type writer struct {
 	jumps  map[int]place
 }
 
-// Function returns the body of `u32 matches(context *, u32 length)`: 1 if the filter takes the frame, 0 if
+// Function returns the body of `u32 matches(context *)`: 1 if the filter takes the frame, 0 if
 // not. Jumps are numbers. The body calls one of the functions tap_load_xdp and tap_load_tc if the filter
 // loads anything. An error says that the filter is too long for that.
 func (p Program) Function(hook Hook) (asm.Instructions, error) {
 	w := &writer{hook: hook, places: make([]int, len(p)), jumps: make(map[int]place)}
 	refuse := w.label()
-	w.add(asm.Mov.Reg(regContext, asm.R1), asm.Mov.Reg32(regLength, asm.R2), asm.Mov.Imm32(regA, 0), asm.Mov.Imm32(regX, 0))
+	w.add(asm.Mov.Reg(regContext, asm.R1), asm.Mov.Imm32(regA, 0), asm.Mov.Imm32(regX, 0))
+	if slices.ContainsFunc(p, Instruction.readsLength) {
+		w.length()
+	}
 	for k, used := range p.memory() {
 		if used {
 			w.add(asm.StoreImm(asm.RFP, memoryAt(uint32(k)), 0, asm.Word))
@@ -89,6 +99,23 @@ func (p Program) Function(hook Hook) (asm.Instructions, error) {
 func (in Instruction) readsFrame() bool {
 	mode := in.Code & 0xe0
 	return in.Code&7 <= classLDX && (mode == modeABS || mode == modeIND || mode == modeMSH)
+}
+
+func (in Instruction) readsLength() bool {
+	return in.Code&7 <= classLDX && in.Code&0xe0 == modeLEN
+}
+
+// length puts the frame's length into its register, as it will be on the wire.
+func (w *writer) length() {
+	if w.hook == XDP {
+		w.add(asm.FnXdpGetBuffLen.Call(), asm.Mov.Reg32(regLength, asm.R0))
+		return
+	}
+	untagged := w.label()
+	w.add(asm.LoadMem(regLength, regContext, skbLen, asm.Word), asm.LoadMem(asm.R0, regContext, skbVLANPresent, asm.Word))
+	w.goTo(jump32(asm.JEq, asm.R0, 0), untagged)
+	w.add(asm.Add.Imm32(regLength, 4)) // the tag beside it
+	w.place(untagged)
 }
 
 // memory says which words of scratch memory a program uses. They start as 0.
@@ -231,16 +258,29 @@ func (w *writer) bytes(in Instruction, indirect bool, refuse place) {
 	case sizeB:
 		size, kind = 1, asm.Byte
 	}
+	slow, done := w.label(), w.label()
+	if w.hook == XDP && !indirect && in.K <= maxReach {
+		// The pointers are read each time: what is known of them dies with them, and the ways that meet
+		// behind the load look alike to the verifier.
+		w.add(
+			asm.LoadMem(asm.R2, regContext, 0, asm.Word), // data
+			asm.LoadMem(asm.R3, regContext, 4, asm.Word), // data_end
+			asm.Mov.Reg(asm.R5, asm.R2), asm.Add.Imm(asm.R5, int32(in.K)+size),
+			asm.Mov.Imm(asm.R4, int32(in.K)),
+		)
+		w.goTo(asm.Instruction{OpCode: asm.JGT.Op(asm.RegSource), Dst: asm.R5, Src: asm.R3}, slow)
+		w.inPlace(int16(in.K), size, kind, done)
+		w.fetch(size, slow, refuse)
+		w.place(done)
+		return
+	}
 	// R4: the offset, of more than 32 bits at most by one
 	if indirect {
 		w.add(asm.Mov.Reg32(asm.R4, regX), asm.Add.Imm(asm.R4, int32(in.K)))
 	} else {
 		w.add(asm.Mov.Imm(asm.R4, int32(in.K)))
 	}
-	slow, done := w.label(), w.label()
 	if w.hook == XDP {
-		// The pointers are read each time: what is known of them dies with them, and the ways that meet
-		// behind the load look alike to the verifier.
 		w.goTo(asm.Instruction{OpCode: asm.JGT.Op(asm.ImmSource), Dst: asm.R4, Constant: maxReach}, slow)
 		w.add(
 			asm.LoadMem(asm.R2, regContext, 0, asm.Word), // data
@@ -249,12 +289,23 @@ func (w *writer) bytes(in Instruction, indirect bool, refuse place) {
 			asm.Mov.Reg(asm.R5, asm.R2), asm.Add.Imm(asm.R5, size),
 		)
 		w.goTo(asm.Instruction{OpCode: asm.JGT.Op(asm.RegSource), Dst: asm.R5, Src: asm.R3}, slow)
-		w.add(asm.LoadMem(asm.R0, asm.R2, 0, kind))
-		if size > 1 {
-			w.add(asm.HostTo(asm.BE, asm.R0, kind))
-		}
-		w.goTo(jumpAlways(), done)
+		w.inPlace(0, size, kind, done)
 	}
+	w.fetch(size, slow, refuse)
+	w.place(done)
+}
+
+// inPlace loads from R2 into R0, and goes on behind fetch.
+func (w *writer) inPlace(offset int16, size int32, kind asm.Size, done place) {
+	w.add(asm.LoadMem(asm.R0, asm.R2, offset, kind))
+	if size > 1 {
+		w.add(asm.HostTo(asm.BE, asm.R0, kind))
+	}
+	w.goTo(jumpAlways(), done)
+}
+
+// fetch has C load from the offset in R4 into R0.
+func (w *writer) fetch(size int32, slow, refuse place) {
 	w.place(slow)
 	w.goTo(asm.Instruction{OpCode: asm.JGT.Op(asm.ImmSource), Dst: asm.R4, Constant: math.MaxInt32}, refuse)
 	w.add(
@@ -262,7 +313,6 @@ func (w *writer) bytes(in Instruction, indirect bool, refuse place) {
 		asm.Call.Label(loaders[w.hook]),
 	)
 	w.goTo(asm.Instruction{OpCode: asm.JSLT.Op(asm.ImmSource), Dst: asm.R0}, refuse)
-	w.place(done)
 }
 
 func (w *writer) alu(in Instruction, refuse place) {

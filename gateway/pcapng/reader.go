@@ -18,6 +18,8 @@ type Reader struct {
 	block      []byte
 	interfaces []Interface
 	statistics map[int]Statistics
+	packet     Packet
+	comment    string // of the packet before: the next one's is often the same
 }
 
 // NewReader makes a Reader.
@@ -142,7 +144,8 @@ func (r *Reader) readPacket(b []byte) (*Packet, error) {
 	if len(b) < 20 {
 		return nil, errShort
 	}
-	p := &Packet{
+	p := &r.packet
+	*p = Packet{
 		Interface: int(binary.LittleEndian.Uint32(b)), Time: timeOf(b[4:]), Length: int(binary.LittleEndian.Uint32(b[16:])),
 	}
 	captured := uint64(binary.LittleEndian.Uint32(b[12:]))
@@ -157,7 +160,10 @@ func (r *Reader) readPacket(b []byte) (*Packet, error) {
 	return p, options(rest[min(uint64(len(rest)), (captured+3)/4*4):], func(code uint16, value []byte) {
 		switch {
 		case code == optionComment:
-			p.Comment = string(value)
+			if string(value) != r.comment {
+				r.comment = string(value)
+			}
+			p.Comment = r.comment
 		case code == packetFlags && len(value) == 4:
 			p.Direction = Direction(value[0] & 3)
 		}

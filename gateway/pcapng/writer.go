@@ -54,7 +54,9 @@ func (w *Writer) Packet(p *Packet) error {
 	w.b = append(w.b, p.Data...)
 	w.pad()
 	if p.Direction != DirectionUnknown {
-		w.option(packetFlags, binary.LittleEndian.AppendUint32(nil, uint32(p.Direction))...)
+		w.u16(packetFlags)
+		w.u16(4)
+		w.u32(uint32(p.Direction))
 	}
 	w.text(optionComment, p.Comment)
 	return w.end()
@@ -127,15 +129,14 @@ func (w *Writer) pad() {
 
 // text adds an option of a text, unless it is empty.
 func (w *Writer) text(code uint16, s string) {
-	if s != "" {
-		w.option(code, []byte(s)...)
+	if s == "" {
+		return
 	}
-}
-
-func (w *Writer) option(code uint16, value ...byte) {
-	value = value[:min(len(value), maxOption)]
+	s = s[:min(len(s), maxOption)]
 	w.u16(code)
-	w.u16(uint16(len(value)))
-	w.b = append(w.b, value...)
+	w.u16(uint16(len(s)))
+	w.b = append(w.b, s...)
 	w.pad()
 }
+
+func (w *Writer) option(code uint16, value ...byte) { w.text(code, string(value)) }
