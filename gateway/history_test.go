@@ -187,6 +187,27 @@ func TestHistoryStart(t *testing.T) {
 			r.rollback(1)
 			r.write("policy.d/b.yaml", "apiVersion: softdpu/v1\nkind: Policy\n")
 		}, 0, ""},
+		{"rolled back, and there is a new file that cannot be read", func(r *historyRig) {
+			r.write("softdpu.yaml", strings.Replace(testConfig, "policy.yaml", "policy.d", 1))
+			dir := filepath.Join(filepath.Dir(r.config.File), "policy.d")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				r.t.Fatal(err)
+			}
+			r.write("policy.d/a.yaml", historyPolicy)
+			r.apply(&change{})
+			r.write("policy.d/a.yaml", historyPolicy+"# x\n")
+			r.apply(&change{})
+			r.rollback(1)
+			if err := os.Symlink("nowhere", filepath.Join(dir, "b.yaml")); err != nil {
+				r.t.Fatal(err)
+			}
+			if r.open(); len(r.h.choices(r.config, r.h.log)) != 0 {
+				r.t.Error("a start would not see the new file")
+			}
+			if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
+				r.t.Fatal(err)
+			}
+		}, 3, ""},
 		{"rolled back, and what of the configuration is no policy has changed", func(r *historyRig) {
 			r.apply(&change{})
 			r.rewrite(1)
@@ -207,7 +228,9 @@ func TestHistoryStart(t *testing.T) {
 			r.apply(&change{})
 			r.write("policy.yaml", historyPolicy)
 			r.rollback(1)
-			r.rewrite(2)
+			if held := r.h.held(); held != nil {
+				r.t.Errorf("the files are what is in force, and %+v is held", held)
+			}
 		}, 0, ""},
 		{"rolled back, then applied", func(r *historyRig) {
 			r.apply(&change{})
@@ -431,6 +454,28 @@ func TestHistoryTrouble(t *testing.T) {
 }
 
 func (r *historyRig) index() string { return filepath.Join(r.h.dir, "history.json") }
+
+// A policy that comes back from memory is noted with files that the history has, and not with those that
+// it has lost.
+func TestHistoryLosesFiles(t *testing.T) {
+	r := newHistoryRig(t)
+	r.apply(&change{})
+	_, rules := r.read()
+	back := r.h.inForce(rules)
+	r.rewrite(1)
+	r.apply(&change{confirm: time.Minute})
+	if err := os.RemoveAll(filepath.Join(r.h.dir, "files")); err != nil {
+		t.Fatal(err)
+	}
+	q := &change{by: byNotConfirmed}
+	rec := q.record(back, rules, 3)
+	rec.disk = onDisk(r.config)
+	_, err := r.h.put(q, rec, false)
+	r.h.show()
+	if now := r.h.list()[0]; err == nil || !strings.Contains(err.Error(), "has lost") || now.Entry != 3 || now.Kept || r.h.pending() != nil {
+		t.Errorf("%v, %+v", err, now)
+	}
+}
 
 // The wall clock decides nothing: it may jump as it likes.
 func TestHistoryClock(t *testing.T) {

@@ -52,6 +52,10 @@ func operatorFiles(t *testing.T) *Config {
 
 func newOperator(t *testing.T, l *testenv.Lab, c *Config) *operator {
 	t.Helper()
+	for _, name := range []string{"client", "server", testenv.Gateway} {
+		// Where the kernel can, TCP tries again every second. Elsewhere this takes longer.
+		_ = l.Must(t, name).Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_max_ms", []byte("1000"), 0) })
+	}
 	o := &operator{Client: NewClient(c.Control.Socket), config: c, client: l.Must(t, "client"), random: rand.New(rand.NewPCG(9, 9)), unread: map[net.Conn]int{}}
 	far := must(l.Must(t, "server").ServeEcho(t.Context(), netip.AddrPortFrom(server4, 5001)))
 	near := must(l.Must(t, testenv.Gateway).ServeEcho(t.Context(), netip.MustParseAddrPort("10.10.1.1:161")))
@@ -280,7 +284,7 @@ func TestLabConfirmKilled(t *testing.T) {
 			o := newOperator(t, l, c)
 			o.goesOn(t, "at first")
 			o.cutOff(t)
-			window := 6 * time.Second
+			window := 4 * time.Second
 			if late {
 				window = time.Second
 			}
@@ -294,11 +298,10 @@ func TestLabConfirmKilled(t *testing.T) {
 			p = startProcess(t, gw, binary, c)
 			p.ready(t)
 			first := must(o.Status(t.Context()))
-			if !late {
+			if !late && time.Since(start) < window {
 				if first.Policy.Entry != 2 || first.Policy.Unconfirmed == nil || !strings.Contains(p.log.String(), "a change waits to be confirmed") {
 					t.Errorf("started again: %+v\n%s", first.Policy, p.log)
 				}
-				o.isCut(t)
 			}
 			s := o.comesBack(t, 1)
 			if took := time.Since(start); took < window {
@@ -406,6 +409,8 @@ func TestLabRollback(t *testing.T) {
 		t.Errorf("%d entries, the last is %+v", len(e), e[0])
 	}
 
+	checkPolicyRequests(t, r.testGateway)
+
 	// The history outlives the gateway.
 	config := r.config
 	if d := must(r.Diff(t.Context(), 1, 3)); d.Same {
@@ -418,8 +423,50 @@ func TestLabRollback(t *testing.T) {
 	if fmt.Sprint(was[0].Hash, was[0].Time.UnixNano()) != fmt.Sprint(is[0].Hash, is[0].Time.UnixNano()) || len(is) != len(was) {
 		t.Errorf("the history was %d entries, and is %d: %+v", len(was), len(is), is[0])
 	}
-	if s := must(g.Status(t.Context())); s.Policy.Hash != was[0].Hash || s.Policy.RolledBack == nil {
+	if s := must(g.Status(t.Context())); s.Policy.Hash != d.From.Hash || s.Policy.RolledBack == nil {
 		t.Errorf("started with %+v", s.Policy)
+	}
+}
+
+// checkPolicyRequests wants what is asked wrongly, or by others, to be refused, and to change nothing.
+func checkPolicyRequests(t *testing.T, g *testGateway) {
+	t.Helper()
+	before := must(g.Status(t.Context())).Policy
+	dir := must(os.MkdirTemp("", "policy"))
+	defer os.RemoveAll(dir)
+	for _, err := range []error{os.Chmod(g.config.Control.Socket, 0o666), os.Chmod(dir, 0o755), os.Symlink(g.config.Control.Socket, dir+"/s"), os.Chmod(filepath.Dir(g.config.Control.Socket), 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		path   string
+		uid    int
+		status int
+		want   string
+	}{
+		{"/v1/policy/rollback", 65534, 403, "only root may change"},
+		{"/v1/policy/confirm", 65534, 403, "only root may change"},
+		{"/v1/reload?confirm=2m", 65534, 403, "only root may change"},
+		{"/v1/policy/confirm", 0, 409, "no change waits"},
+		{"/v1/policy/rollback?entry=99", 0, 409, "no entry 99"},
+		{"/v1/policy/rollback?entry=-1", 0, 400, "is not the number of an entry"},
+		{"/v1/policy/rollback?entry=99999999999999999999", 0, 400, "is not the number of an entry"},
+		{"/v1/policy/rollback?entry=1&comment=a%0Ab", 0, 400, "one line of text"},
+		{"/v1/policy/rollback?entry=1&comment=%ff", 0, 400, "one line of text"},
+		{"/v1/reload?comment=" + strings.Repeat("x", commentMost+1), 0, 400, "more than 500"},
+		{"/v1/reload?confirm=2", 0, 400, "is not a duration"},
+		{"/v1/reload?confirm=1ms", 0, 400, "between 1s and 24h"},
+		{"/v1/reload?confirm=-2m", 0, 400, "between 1s and 24h"},
+		{"/v1/reload?%zz", 0, 400, "read the form"},
+		{"/v1/policy/history", 0, 404, "nothing answers to POST"},
+	} {
+		if status, body := postAs(t, tt.uid, dir+"/s", tt.path); status != tt.status || !strings.Contains(body, tt.want) {
+			t.Errorf("%.60s by user %d: %d %s", tt.path, tt.uid, status, body)
+		}
+	}
+	if after := must(g.Status(t.Context())).Policy; after.Epoch != before.Epoch || after.Entry != before.Entry {
+		t.Errorf("in force was %+v, and is %+v", before, after)
 	}
 }
 
