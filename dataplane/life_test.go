@@ -178,6 +178,7 @@ func TestKeepTakesOver(t *testing.T) {
 	if got := numbers(); got != nil {
 		t.Errorf("numbers that nobody gave are %s", got)
 	}
+	p.life.state.Boot = "the id that another mount namespace shows"
 	if err := p.Publish(Generation{Epoch: p.NextEpoch(), Numbers: json.RawMessage(`{"web": 7}`)}); err != nil {
 		t.Fatal(err)
 	}

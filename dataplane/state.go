@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -96,10 +97,18 @@ func readState(file string) (*state, error) {
 	if err := json.Unmarshal(text, s); err != nil {
 		return nil, fmt.Errorf("read state %s: %w: without it nobody knows what was set before: set it back by hand and remove the file", file, err)
 	}
-	if s.Boot != now.Boot || s.Cookie != now.Cookie {
+	if s.Cookie != now.Cookie || s.Boot != now.Boot && !pinned(file) {
 		return now, nil
 	}
 	return s, nil
+}
+
+// pinned reports whether there are pins beside a state: then it is of this run of the kernel, although
+// another id may stand in its place. systemd-nspawn gives a container one of its own, and units that have
+// a /proc of their own see the kernel's.
+func pinned(file string) bool {
+	dirs, _ := filepath.Glob(filepath.Join(pinRoot, "v*-"+strings.TrimSuffix(filepath.Base(file), ".json")))
+	return len(dirs) > 0 && isBPF(pinRoot)
 }
 
 // save replaces the file as a whole.

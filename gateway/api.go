@@ -148,7 +148,7 @@ type EventStatus struct {
 	Written   uint64 `json:"written"`
 	Waiting   uint64 `json:"waiting"`   // in memory, for the next second or for the disk
 	Unlogged  uint64 `json:"unlogged"`  // by the limit, or because the ring was full
-	Lost      uint64 `json:"lost"`      // the file did not take them
+	Lost      uint64 `json:"lost"`      // the file did not take them, or the run before was killed with them
 	Rotations uint64 `json:"rotations"` // of the file, by the gateway
 	Error     string `json:"error"`     // why the file cannot be written or rotated now, "" if it can
 }

@@ -50,8 +50,8 @@ func TestEventAccount(t *testing.T) {
 // Flows of a rule that logs begin, and the gateway is killed at any moment: each begin is in the file, or
 // counted as lost or as left out. So it is where the next start takes over, and where it begins afresh.
 func TestLabKilledEvents(t *testing.T) {
-	binary := buildSoftdpu(t, "")
-	other := buildSoftdpu(t, "-X github.com/softdpu/softdpu/dataplane.layoutVersion=1000")
+	binary := buildSoftdpu(t, thisVersion)
+	other := buildSoftdpu(t, otherLayout)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-ke"})
 	client, gw := l.Must(t, "client"), l.Must(t, testenv.Gateway)
 	c := write(t, strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1), endsPolicy)

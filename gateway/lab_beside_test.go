@@ -63,7 +63,7 @@ func beside(t *testing.T, gw *testenv.Namespace, prefix string) (a, b, outside *
 // loss of a packet while a gateway starts, reloads, is killed and stops as each on_stop says. By the ports
 // it gets neither in nor out: the policy knows nothing of it.
 func TestLabBesideOthers(t *testing.T) {
-	binary := buildSoftdpu(t, "")
+	binary := buildSoftdpu(t, thisVersion)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-bs"})
 	gw, server, client := l.Must(t, testenv.Gateway), l.Must(t, "server"), l.Must(t, "client")
 	a, b, outside := beside(t, gw, "t-lab-bs0-")

@@ -59,8 +59,8 @@ func transfersOn(t *testing.T, l *testenv.Lab, port uint16, count int) (stop fun
 // begins with tables of another layout picks the transfers up, in a grace that outlives it. Each start
 // says which: in its log, its status and its events.
 func TestLabConvert(t *testing.T) {
-	binary := buildSoftdpu(t, "")
-	other := buildSoftdpu(t, "-X github.com/softdpu/softdpu/dataplane.layoutVersion=1000")
+	binary := buildSoftdpu(t, thisVersion)
+	other := buildSoftdpu(t, otherLayout)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-cv"})
 	gw := l.Must(t, testenv.Gateway)
 	policy := lifePolicy + "  - {name: talk, from: {zone: lan}, to: {zone: wan}, service: tcp/17, action: allow}\n"

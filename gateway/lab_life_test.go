@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,15 +30,36 @@ rules:
   - {name: stream, from: {zone: lan}, to: {zone: wan}, service: udp/7, action: allow}
 `
 
-// buildSoftdpu builds the binary that operators run, as a version of its own if flags for the linker say so.
+// Flags of buildSoftdpu, for a binary of another version, and for one whose tables have another layout.
+const (
+	thisVersion  = ""
+	otherVersion = "-X main.buildVersion=upgraded"
+	otherLayout  = "-X github.com/softdpu/softdpu/dataplane.layoutVersion=1000"
+)
+
+// builds holds the binaries of buildSoftdpu, open and without a name, by flags for the linker.
+var builds struct {
+	sync.Mutex
+	file map[string]*os.File
+}
+
+// buildSoftdpu builds the binary that operators run, once for each set of flags.
 func buildSoftdpu(t *testing.T, ldflags string) string {
 	t.Helper()
 	testenv.RequireRoot(t)
-	file := filepath.Join(t.TempDir(), "softdpu")
-	if out, err := exec.Command("go", "build", "-ldflags", ldflags, "-o", file, "../cmd/softdpu").CombinedOutput(); err != nil {
-		t.Fatalf("build softdpu: %v\n%s", err, out)
+	builds.Lock()
+	defer builds.Unlock()
+	if builds.file[ldflags] == nil {
+		file := filepath.Join(t.TempDir(), "softdpu")
+		if out, err := exec.Command("go", "build", "-ldflags", ldflags, "-o", file, "../cmd/softdpu").CombinedOutput(); err != nil {
+			t.Fatalf("build softdpu: %v\n%s", err, out)
+		}
+		if builds.file == nil {
+			builds.file = make(map[string]*os.File)
+		}
+		builds.file[ldflags] = must(os.Open(file))
 	}
-	return file
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), builds.file[ldflags].Fd())
 }
 
 // A process is a gateway in a process of its own.
@@ -110,9 +132,9 @@ func (p *process) stop(t *testing.T) {
 // that is denied arrives at any time; from a kill to the next start none that is allowed is missing; and
 // what was counted stays counted.
 func TestLabLife(t *testing.T) {
-	binary := buildSoftdpu(t, "")
-	upgraded := buildSoftdpu(t, "-X main.buildVersion=upgraded")
-	other := buildSoftdpu(t, "-X github.com/softdpu/softdpu/dataplane.layoutVersion=1000")
+	binary := buildSoftdpu(t, thisVersion)
+	upgraded := buildSoftdpu(t, otherVersion)
+	other := buildSoftdpu(t, otherLayout)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-life"})
 	gw := l.Must(t, testenv.Gateway)
 	c := write(t, strings.Replace(labRouted, "on_stop: open", "on_stop: block", 1), lifePolicy)
@@ -244,7 +266,7 @@ func asBefore(t *testing.T, gw *testenv.Namespace, before string) {
 // otherwise begins afresh; neither loses a packet. A policy that no longer allows what the flows carry
 // cuts them.
 func TestLabLifeChanges(t *testing.T) {
-	binary := buildSoftdpu(t, "")
+	binary := buildSoftdpu(t, thisVersion)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifec"})
 	gw := l.Must(t, testenv.Gateway)
 	keep := strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1)

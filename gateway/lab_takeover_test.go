@@ -35,7 +35,7 @@ func policyOf(lan, wan, talk string, rules ...string) string {
 // there when it starts again. Flows are called by the names that they have in it, counts stay with the
 // names, nothing is lost and nothing denied arrives.
 func TestLabTakeOverAfterReload(t *testing.T) {
-	binary := buildSoftdpu(t, "")
+	binary := buildSoftdpu(t, thisVersion)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifer"})
 	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
 	c := write(t, strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1), policyOf("lan", "wan", "talk", refusedRule, streamRule, talkRule))

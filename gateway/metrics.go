@@ -212,7 +212,7 @@ func metrics() []metric {
 			func(r *reading, emit emit) { emit(float64(r.events.Written)) }},
 		{"softdpu_events_unlogged_total", "Events left out by their limit, or because the ring was full.", counter, nil,
 			func(r *reading, emit emit) { emit(float64(r.events.Unlogged)) }},
-		{"softdpu_events_lost_total", "Events that the file did not take.", counter, nil,
+		{"softdpu_events_lost_total", "Events that the file did not take, or that the run before was killed with.", counter, nil,
 			func(r *reading, emit emit) { emit(float64(r.events.Lost)) }},
 	}
 }
