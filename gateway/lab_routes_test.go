@@ -139,7 +139,7 @@ func TestLabRoutes(t *testing.T) {
 			direct := startOneWay(t, client, server, "10.10.2.2:7")
 			routed.follows(t, "start", 3*time.Second)
 			direct.follows(t, "start", 3*time.Second)
-			transfer(t, client, server)
+			exchanges := transfer(t, client, server)
 			if killed {
 				p.kill()
 			}
@@ -157,6 +157,15 @@ func TestLabRoutes(t *testing.T) {
 					ip(t, fmt.Sprintf("-n %s link set s1 address 02:00:00:00:07:%02x", far, round))
 					time.Sleep(20 * time.Millisecond) // what was under way
 					routed.follows(t, "MAC changes", 10*time.Second)
+				}
+				if long() { // TCP tries again ever less often: let it come back before the next round
+					n := exchanges.Load()
+					testenv.Eventually(t, 40*time.Second, func() error {
+						if exchanges.Load() == n {
+							return fmt.Errorf("the transfer does not go on")
+						}
+						return nil
+					})
 				}
 				before = received(t, server, "s1")
 				ip(t, "-n "+n+" route replace 10.99.0.0/24 via 10.10.2.2")
@@ -186,8 +195,9 @@ func TestLabRoutes(t *testing.T) {
 	}
 }
 
-// transfer keeps a TCP connection busy until the test's end: nothing may break it.
-func transfer(t *testing.T, client, server *testenv.Namespace) {
+// transfer keeps a TCP connection busy until the test's end: nothing may break it. It counts what went
+// there and back.
+func transfer(t *testing.T, client, server *testenv.Namespace) (exchanges *atomic.Int64) {
 	t.Helper()
 	echo, err := server.ServeEcho(t.Context(), netip.MustParseAddrPort("10.99.0.1:5001"))
 	if err != nil {
@@ -197,6 +207,7 @@ func transfer(t *testing.T, client, server *testenv.Namespace) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	exchanges = new(atomic.Int64)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -206,6 +217,7 @@ func transfer(t *testing.T, client, server *testenv.Namespace) {
 				t.Errorf("the transfer broke: %v", err)
 				return
 			}
+			exchanges.Add(1)
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -216,4 +228,5 @@ func transfer(t *testing.T, client, server *testenv.Namespace) {
 		wg.Wait()
 		echo.Close()
 	})
+	return exchanges
 }
