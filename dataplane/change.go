@@ -319,7 +319,7 @@ func (c *portChange) adjust(port *Port) error {
 	if err := p.readVLANDevices(port); err != nil {
 		return port.errorf("%w", err)
 	}
-	if len(port.VLANs) > 0 {
+	if len(port.VLANs) > 0 && !maps.Equal(port.VLANs, old.VLANs) {
 		if err := p.checkTags(port); err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/testenv"
 )
@@ -172,6 +173,52 @@ func TestResyncFindsDevices(t *testing.T) {
 	}
 	resync()
 	if err := healthy(p); err != nil {
+		t.Error(err)
+	}
+}
+
+// The kernel says that it could not say everything: then all is looked at anew.
+func TestOverflowOfTheWatcher(t *testing.T) {
+	g := newGateway(t, "client-server")
+	p := g.plane(t)
+	if err := p.Publish(Generation{Epoch: 1, ACL: allowAll(t), Rules: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Attach(routed()); err != nil {
+		t.Fatal(err)
+	}
+	routes, err := p.WatchRoutes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var small error
+	err = routes.raw.Control(func(fd uintptr) { small = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
+	if err := errors.Join(err, small); err != nil {
+		t.Fatal(err)
+	}
+	g.do(t, func() error {
+		lo, err := netlink.LinkByName("lo")
+		for i := 0; err == nil && i < 200; i++ {
+			err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: cidr(fmt.Sprintf("192.0.2.%d/32", i))})
+		}
+		return err
+	})
+	u, err := g.lab.Unplug(testenv.Gateway, "lan")
+	if err == nil {
+		err = u.Replug()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Ports()[0].Missing != "" {
+		t.Fatal("somebody listened")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- routes.Run(ctx) }()
+	testenv.Eventually(t, 2*time.Second, func() error { return healthy(p) })
+	cancel()
+	if err := <-done; err != nil {
 		t.Error(err)
 	}
 }

@@ -61,6 +61,9 @@ func startSteady(t *testing.T, from, to *testenv.Namespace, address netip.Addr) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := conn.(*net.UDPConn).SetReadBuffer(4 << 20); err != nil {
+		t.Fatal(err)
+	}
 	s := &steady{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -449,4 +452,42 @@ func withoutDMZ(settings string) string {
 		}
 	}
 	return strings.Join(kept, "\n")
+}
+
+// One side of an inline pair goes: the other stays, and what should leave by the one that is missing is
+// dropped by name. It comes back, and the cable is whole.
+func TestLabInlineDevice(t *testing.T) {
+	l := testenv.New(t, "inline", testenv.Options{Prefix: "t-lab-devi"})
+	client, gw := l.Must(t, "client"), l.Must(t, testenv.Gateway)
+	g := runIn(t, l, write(t, labInline+"flows: {max: 10000}\n", labPolicy))
+	server := serverAddresses(l)[0]
+	answers(t, client, server, 5*time.Second)
+	kept := stateOfDevice(t, gw, "lan")
+	u, err := l.Unplug(testenv.Gateway, "wan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.becomes(t, "wan", "missing", 2*time.Second, missing)
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if r, err := client.Ping(t.Context(), server, testenv.PingOptions{Timeout: 50 * time.Millisecond}); err != nil || r.Received > 0 {
+			return fmt.Errorf("ping: %+v, %v", r, err)
+		}
+		for _, d := range must(g.Drops(t.Context(), false)) {
+			if d.Reason == "egress-down" {
+				return nil
+			}
+		}
+		return fmt.Errorf("dropped are %+v", must(g.Drops(t.Context(), false)))
+	})
+	if p := g.port(t, "lan"); !present(&p) {
+		t.Errorf("the other side is %+v", p)
+	}
+	if err := u.Replug(); err != nil {
+		t.Fatal(err)
+	}
+	g.becomes(t, "wan", "back", 2*time.Second, present)
+	answers(t, client, server, 2*time.Second)
+	if s := stateOfDevice(t, gw, "lan"); s != kept {
+		t.Errorf("the other side was %+v and is %+v", kept, s)
+	}
 }
