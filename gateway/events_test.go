@@ -37,13 +37,25 @@ func openTestEvents(t *testing.T, rate int) (*eventLog, string) {
 	return e, file
 }
 
-func lines(t *testing.T, file string) (events []map[string]any) {
+func lines(t *testing.T, file string) []map[string]any {
+	t.Helper()
+	events, rest := linesSoFar(t, file)
+	if rest != "" || len(events) == 0 {
+		t.Fatalf("%d lines, and then %q", len(events), rest)
+	}
+	return events
+}
+
+// linesSoFar is for a file that is still written: it may be empty, and end in a part of a line.
+func linesSoFar(t *testing.T, file string) (events []map[string]any, rest string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+	whole := strings.SplitAfter(string(text), "\n")
+	rest = whole[len(whole)-1]
+	for _, line := range whole[:len(whole)-1] {
 		var e map[string]any
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%q: %v", line, err)
@@ -51,7 +63,7 @@ func lines(t *testing.T, file string) (events []map[string]any) {
 		delete(e, "timestamp")
 		events = append(events, e)
 	}
-	return events
+	return events, rest
 }
 
 // inMemory puts an address where events have it.

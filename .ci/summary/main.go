@@ -42,6 +42,7 @@ type summary struct {
 	reasons                 map[string]int // of skipped tests
 	broken                  []string       // packages that failed
 	uncovered               []string
+	failures                []string // what each failed test said first
 }
 
 // dataVariable stands in the reason of every test that lacks the independent data.
@@ -114,10 +115,23 @@ func (s *summary) end(e event, output []string) {
 	case "fail":
 		s.failed++
 		fmt.Fprint(s.out, strings.Join(output, ""))
+		s.failures = append(append(s.failures, "failed: "+e.Package+" "+e.Test), first(output)...)
 	case "skip":
 		s.skipped++
 		s.reasons[reason(output)]++
 	}
+}
+
+// first is the beginning of what a test said: a log is often kept only by its end, and there a lab's
+// picture of its namespaces hides the reason.
+func first(output []string) (said []string) {
+	const most, width = 5, 300
+	for _, line := range output {
+		if line = strings.TrimRight(line, "\n"); place.MatchString(line) && len(said) < most {
+			said = append(said, line[:min(len(line), width)])
+		}
+	}
+	return said
 }
 
 // unfinished prints what the tests had said that ran when the package broke off, as after a panic.
@@ -131,6 +145,7 @@ func (s *summary) unfinished(pkg string) {
 	slices.Sort(keys)
 	for _, key := range keys {
 		fmt.Fprint(s.out, strings.Join(s.output[key], ""))
+		s.failures = append(append(s.failures, "unfinished: "+key), first(s.output[key])...)
 		delete(s.output, key)
 	}
 }
@@ -167,6 +182,9 @@ func (s *summary) print() {
 	}
 	if len(s.uncovered) > 0 {
 		fmt.Fprintf(s.out, "coverage below %g%%: %s\n", s.minimum, strings.Join(s.uncovered, ", "))
+	}
+	for _, f := range s.failures {
+		fmt.Fprintln(s.out, f)
 	}
 	if s.passed == 0 {
 		fmt.Fprintln(s.out, "no test ran")

@@ -51,6 +51,8 @@ ok  	p	0.1s	coverage: 81.0% of statements
 FAIL	q	0.1s
 tests: 1 passed, 1 failed, 0 left out
 failed packages: q
+failed: q TestB
+    b_test.go:9: wrong
 `},
 		{"broken off", good + `{"Action":"output","Package":"q","Test":"TestB","Output":"panic: boom\n"}
 {"Action":"output","Package":"q","Output":"FAIL\tq\t0.1s\n"}
@@ -61,6 +63,7 @@ FAIL	q	0.1s
 panic: boom
 tests: 1 passed, 0 failed, 0 left out
 failed packages: q
+unfinished: q TestB
 `},
 		{"does not build", good + `{"ImportPath":"q","Action":"build-output","Output":"./x.go:1:1: bad\n"}
 {"Action":"output","Package":"q","Output":"FAIL\tq [build failed]\n"}
