@@ -129,20 +129,18 @@ func (p *Plane) PortsDiffer(configs []PortConfig) bool {
 type portChange struct {
 	plane         *Plane
 	before, after []*Port
-	was           map[*Port]*Port // of a port after, itself before: one that stays, perhaps on another device
+	was           map[*Port]*Port // of a port after, itself before
+	kept          map[*Port]bool  // those after that go on with the device that they have
 	moves         []Move
 }
 
 // stays reports whether a port goes on with the device that it has.
-func (c *portChange) stays(port *Port) bool {
-	was := c.was[port]
-	return was != nil && was.wanted == port.wanted
-}
+func (c *portChange) stays(port *Port) bool { return c.kept[port] }
 
-// match finds for each port of the new configuration the one that it was: of the same device, else of the
-// same name. Numbers go with that.
+// match finds for each port of the new configuration the one that it was: of the same device, by its name
+// in the configuration or, if it was renamed, by that of today; else of the same name. Numbers go with that.
 func (c *portChange) match(configs []PortConfig) error {
-	c.was = make(map[*Port]*Port)
+	c.was, c.kept = make(map[*Port]*Port), make(map[*Port]bool)
 	free := slices.Clone(c.before)
 	take := func(is func(*Port) bool) *Port {
 		i := slices.IndexFunc(free, is)
@@ -153,9 +151,16 @@ func (c *portChange) match(configs []PortConfig) error {
 		free = slices.Delete(free, i, i+1)
 		return port
 	}
-	was := make([]*Port, len(configs))
+	was, same := make([]*Port, len(configs)), make([]bool, len(configs))
 	for i, config := range configs {
 		was[i] = take(func(p *Port) bool { return p.wanted == config.Device })
+		same[i] = was[i] != nil
+	}
+	for i, config := range configs {
+		if was[i] == nil {
+			was[i] = take(func(p *Port) bool { return p.present() && p.Device == config.Device })
+			same[i] = was[i] != nil
+		}
 	}
 	for i, config := range configs {
 		if was[i] == nil {
@@ -171,12 +176,20 @@ func (c *portChange) match(configs []PortConfig) error {
 		port := &Port{PortConfig: config}
 		if old := was[i]; old != nil {
 			numbers.IDs[config.Name], numbers.Pairs[config.Name] = old.ID, old.pair
-			if old.wanted == config.Device {
+			if same[i] {
 				*port = *old
 				port.PortConfig = config
-				port.Device, port.wanted = old.Device, old.wanted
+				port.Device, port.wanted = old.Device, config.Device
 				port.peer, port.pair = nil, 0
-				port.Notes, port.guards, port.vlanDevices = slices.Clone(old.Notes), slices.Clone(old.guards), maps.Clone(old.vlanDevices)
+				port.guards, port.vlanDevices = slices.Clone(old.guards), maps.Clone(old.vlanDevices)
+				port.Notes = slices.DeleteFunc(slices.Clone(old.Notes), func(n string) bool { return n == renamedNote(old.Device, old.wanted) })
+				if port.present() && port.Device != port.wanted {
+					port.note("%s", renamedNote(port.Device, port.wanted))
+				}
+				if !port.present() {
+					port.Device = port.wanted
+				}
+				c.kept[port] = true
 			}
 			c.was[port] = old
 		}
@@ -191,7 +204,7 @@ func (c *portChange) match(configs []PortConfig) error {
 			continue
 		}
 		switch {
-		case port.Inline() != old.Inline() || port.Inline() && port.peer.wanted != old.peer.wanted:
+		case port.Inline() != old.Inline() || port.Inline() && c.was[port.peer] != old.peer:
 			errs = append(errs, port.errorf("device %s cannot change between routed and inline, or its inline partner, while packets pass: apply without the port first, then with it", port.Device))
 		case port.present() && port.Mode != ModeAuto && port.Mode != port.Running:
 			errs = append(errs, port.errorf("device %s runs XDP in %s mode, and a change of mode would leave it without: apply without the port first, then with it", port.Device, port.Running))
@@ -319,7 +332,7 @@ func (c *portChange) adjust(port *Port) error {
 	if err := p.readVLANDevices(port); err != nil {
 		return port.errorf("%w", err)
 	}
-	if len(port.VLANs) > 0 {
+	if len(port.VLANs) > 0 && !maps.Equal(port.VLANs, old.VLANs) {
 		if err := p.checkTags(port); err != nil {
 			return err
 		}

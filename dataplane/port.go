@@ -96,8 +96,11 @@ type device struct {
 // Inline reports whether frames leave by the peer port instead of by a route.
 func (p *Port) Inline() bool { return p.Peer != "" }
 
+// note adds what the operator should know, once.
 func (p *Port) note(format string, args ...any) {
-	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(p.Notes, text) {
+		p.Notes = append(p.Notes, text)
+	}
 }
 
 // setUp takes over whether frames can pass, and since when that is so.

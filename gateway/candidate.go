@@ -203,7 +203,14 @@ func (c *Config) reloadKeys() [][2]string {
 		}
 		return out
 	}
+	ports := make([]string, len(c.Ports))
+	for i, p := range c.Ports {
+		p.Pos, p.DevicePos = firewall.Pos{}, firewall.Pos{}
+		ports[i] = fmt.Sprintf("%+v", p)
+	}
 	return [][2]string{
+		{"ports", strings.Join(ports, " ")},
+		{"inline", fmt.Sprint(c.Inline)},
 		{"policy", c.Policy},
 		{"management", fmt.Sprintf("%q %q", names(c.Management.From), names(c.Management.Services))},
 		{"override_management", fmt.Sprint(c.Management.Override)},
@@ -218,6 +225,7 @@ func (c *Config) bringBack(then *Config) *Config {
 		return then
 	}
 	out := *c
+	out.Ports, out.Inline = then.Ports, then.Inline
 	out.Policy, out.PolicyPos, out.Management, out.Flows.Timeouts = then.Policy, then.PolicyPos, then.Management, then.Flows.Timeouts
 	if c.policyKeys() != then.policyKeys() {
 		out.Sum, out.Text = then.Sum, then.Text

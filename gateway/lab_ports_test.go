@@ -61,6 +61,9 @@ func startSteady(t *testing.T, from, to *testenv.Namespace, address netip.Addr) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := conn.(*net.UDPConn).SetReadBuffer(4 << 20); err != nil {
+		t.Fatal(err)
+	}
 	s := &steady{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -334,5 +337,157 @@ func checkPortEvents(t *testing.T, file string, want []string) {
 		if !seen[name] {
 			t.Errorf("there is no event %s, but %v", name, seen)
 		}
+	}
+}
+
+// The daemon is killed, and while nobody looks a port's device is made anew, renamed and deleted. What has
+// come back is forwarded by nobody; the next start takes everything over, and the flows of the other ports
+// notice nothing of it all.
+func TestLabDevicesKilled(t *testing.T) {
+	binary := buildSoftdpu(t, "")
+	l := testenv.New(t, "three-zone", testenv.Options{Prefix: "t-lab-devk"})
+	lan, wan, gw := l.Must(t, "lan"), l.Must(t, "wan"), l.Must(t, testenv.Gateway)
+	c := write(t, strings.Replace(portsConfig, "on_stop: block", "on_stop: open", 1), portsPolicy)
+	before := settings(t, gw)
+	p := startProcess(t, gw, binary, c)
+	p.ready(t)
+	answers(t, lan, dmz4, 5*time.Second)
+	s := startSteady(t, lan, wan, wan4)
+	x := startTrespasser(t, l)
+	capture, err := wan.StartCapture("w0", testenv.CaptureOptions{Match: func(frame []byte) bool { return bytes.Contains(frame, x.mark) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func() {
+		t.Helper()
+		p = startProcess(t, gw, binary, c)
+		p.ready(t)
+		if log := p.log.String(); !strings.Contains(log, "the run before is taken over") {
+			t.Errorf("the start says:\n%s", log)
+		}
+	}
+	port := func() PortStatus {
+		t.Helper()
+		return (&testGateway{Client: p.Client, config: c, log: p.log}).port(t, "dmz")
+	}
+
+	// Made anew.
+	p.kill()
+	u, err := l.Unplug(testenv.Gateway, "dmz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Replug(); err != nil {
+		t.Fatal(err)
+	}
+	sent := x.sent.Load()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if n := x.sent.Load() - sent; n < 1000 {
+			return fmt.Errorf("%d packets were sent that nobody may forward", n)
+		}
+		return nil
+	})
+	again()
+	answers(t, lan, dmz4, 2*time.Second)
+
+	// Renamed.
+	p.kill()
+	n := gw.Name()
+	ip(t, "-n "+n+" link set dmz down")
+	ip(t, "-n "+n+" link set dmz name dmz-new")
+	ip(t, "-n "+n+" link set dmz-new up")
+	again()
+	if got := port(); got.Device != "dmz-new" || !strings.Contains(strings.Join(got.Notes, "\n"), "was renamed") {
+		t.Errorf("the port is %+v", got)
+	}
+	answers(t, lan, dmz4, 2*time.Second)
+	ip(t, "-n "+n+" link set dmz-new down")
+	ip(t, "-n "+n+" link set dmz-new name dmz")
+	ip(t, "-n "+n+" link set dmz up")
+	testenv.Eventually(t, 2*time.Second, func() error {
+		if got := port(); got.Device != "dmz" || !got.Up {
+			return fmt.Errorf("the port is %+v", got)
+		}
+		return nil
+	})
+
+	// Deleted: what ran goes on.
+	p.kill()
+	if u, err = l.Unplug(testenv.Gateway, "dmz"); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if got := port(); got.Missing != "device dmz is not there" || got.Up {
+		t.Errorf("the port is %+v", got)
+	}
+	if err := u.Replug(); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, lan, dmz4, 2*time.Second)
+
+	if lost := s.lost(); lost != 0 {
+		t.Errorf("the flow beside it lost %d of %d packets", lost, s.sent.Load())
+	}
+	if passed := must(capture.Stop()); passed != 0 {
+		t.Errorf("%d of %d packets passed that no rule allows", passed, x.sent.Load())
+	}
+	p.stop(t)
+	// Interface numbers and what stands on its own are those of the new device.
+	for _, name := range []string{"ipv4/conf/dmz/forwarding", "ipv4/neigh/dmz/base_reachable_time_ms"} {
+		if got := must(gw.Command(t.Context(), "cat", "/proc/sys/net/"+name).Output()); string(got) != map[bool]string{true: "0\n", false: "30000\n"}[strings.HasSuffix(name, "forwarding")] {
+			t.Errorf("%s is left at %s", name, got)
+		}
+	}
+	if after := settings(t, gw); withoutDMZ(after) != withoutDMZ(before) {
+		t.Errorf("the host is not as it was:\n%s\nit was:\n%s", after, before)
+	}
+}
+
+// withoutDMZ leaves the device out that was made anew.
+func withoutDMZ(settings string) string {
+	var kept []string
+	for _, line := range strings.Split(settings, "\n") {
+		if !strings.Contains(line, "dmz") && !strings.Contains(line, "d0") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
+// One side of an inline pair goes: the other stays, and what should leave by the one that is missing is
+// dropped by name. It comes back, and the cable is whole.
+func TestLabInlineDevice(t *testing.T) {
+	l := testenv.New(t, "inline", testenv.Options{Prefix: "t-lab-devi"})
+	client, gw := l.Must(t, "client"), l.Must(t, testenv.Gateway)
+	g := runIn(t, l, write(t, labInline+"flows: {max: 10000}\n", labPolicy))
+	server := serverAddresses(l)[0]
+	answers(t, client, server, 5*time.Second)
+	kept := stateOfDevice(t, gw, "lan")
+	u, err := l.Unplug(testenv.Gateway, "wan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.becomes(t, "wan", "missing", 2*time.Second, missing)
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if r, err := client.Ping(t.Context(), server, testenv.PingOptions{Timeout: 50 * time.Millisecond}); err != nil || r.Received > 0 {
+			return fmt.Errorf("ping: %+v, %v", r, err)
+		}
+		for _, d := range must(g.Drops(t.Context(), false)) {
+			if d.Reason == "egress-down" {
+				return nil
+			}
+		}
+		return fmt.Errorf("dropped are %+v", must(g.Drops(t.Context(), false)))
+	})
+	if p := g.port(t, "lan"); !present(&p) {
+		t.Errorf("the other side is %+v", p)
+	}
+	if err := u.Replug(); err != nil {
+		t.Fatal(err)
+	}
+	g.becomes(t, "wan", "back", 2*time.Second, present)
+	answers(t, client, server, 2*time.Second)
+	if s := stateOfDevice(t, gw, "lan"); s != kept {
+		t.Errorf("the other side was %+v and is %+v", kept, s)
 	}
 }

@@ -162,6 +162,20 @@ func TestLabReloadPorts(t *testing.T) {
 	zone("guest")
 	g.mustReload(t, keep(portsOf(three)), zonesOf("{lan: {ports: [lan]}, wan: {ports: [wan]}, guest: {ports: [dmz]}}"))
 	g.becomes(t, "dmz", "of its own MTU", 2*time.Second, func(p *PortStatus) bool { return p.MTU == 1500 })
+
+	// Its device is renamed, and the configuration follows; and back.
+	for _, names := range [][2]string{{"dmz", "dmz-new"}, {"dmz-new", "dmz"}} {
+		for _, args := range []string{"set " + names[0] + " down", "set " + names[0] + " name " + names[1], "set " + names[1] + " up"} {
+			ip(t, "-n "+gw.Name()+" link "+args)
+		}
+		g.becomes(t, "dmz", "renamed", 2*time.Second, func(p *PortStatus) bool { return p.Device == names[1] && p.Up })
+		g.mustReload(t, keep(portsOf(strings.Replace(three, "device: dmz", "device: "+names[1], 1))),
+			zonesOf("{lan: {ports: [lan]}, wan: {ports: [wan]}, guest: {ports: [dmz]}}"))
+		if p := g.port(t, "dmz"); len(p.Notes) != 0 {
+			t.Errorf("it still says %q", p.Notes)
+		}
+	}
+	zone("guest")
 	// Those of a port that moves may miss what came in the moments of a move.
 	if lost, sent := far.lost(), far.sent.Load(); lost > int64(sent)/4 {
 		t.Errorf("the flow of the port that moved lost %d of %d packets", lost, sent)

@@ -108,7 +108,10 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	for i := range s.Ports {
 		port := &s.Ports[i]
 		link := "DOWN "
-		if port.Up {
+		switch {
+		case port.Missing != "":
+			link = "MISSING "
+		case port.Up:
 			link = "up "
 		}
 		ports.add(port.Name, port.Device, driver(port), link+ago(port.Since), port.Mode, zones(port), port.MTU)
@@ -160,6 +163,9 @@ func rolledBackBy(b *gateway.RolledBackStatus) string {
 func statusNotes(s *gateway.Status) (notes []string) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
+		if p.Missing != "" {
+			notes = append(notes, fmt.Sprintf("port %s: %s; it is taken back by itself", p.Name, p.Missing))
+		}
 		if p.WhyNotNative != "" {
 			notes = append(notes, fmt.Sprintf("port %s runs in generic mode: %s", p.Name, p.WhyNotNative))
 		}

@@ -66,7 +66,10 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if !p.Up {
+		switch {
+		case p.Missing != "":
+			e.port(Error, "port-missing", p.Name, "`ip link` lists devices; the gateway takes it back by itself", "%s, since %s", p.Missing, p.Since.Format(time.RFC3339))
+		case !p.Up:
 			e.port(Error, "port-down", p.Name, "`ip link` shows why", "device %s is down since %s", p.Device, p.Since.Format(time.RFC3339))
 		}
 		if p.WhyNotNative != "" {
