@@ -14,6 +14,7 @@ type Counters struct {
 	TxPackets, TxFrames uint64 // Transmit gave to the kernel
 	TxTooLong           uint64 // packets that Transmit dropped, because the kernel does not send so many frames
 	TxCompleted         uint64 // frames that came back after they were sent
+	TxSpurious          uint64 // frames that the kernel says it sent and did not have
 
 	Kicks         uint64 // system calls of Kick
 	KickAgain     uint64 // of them, those that left something to send

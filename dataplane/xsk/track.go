@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // A place is where a frame is, as a debug build follows it.
@@ -102,6 +104,8 @@ func (t *tracker) send(d Desc, socket uint16) {
 		t.fail(d.Addr, "is sent with %d bytes from %d on, beyond its end", d.Len, offset)
 	case t.u.options.TxMetadata && offset < metadataLen:
 		t.fail(d.Addr, "is sent from byte %d on, without room for metadata in front", offset)
+	case d.Options&^(Continues|unix.XDP_TX_METADATA) != 0 || d.Options&unix.XDP_TX_METADATA != 0 && !t.u.options.TxMetadata:
+		t.fail(d.Addr, "is sent with options %#x, which the kernel does not take", d.Options)
 	case d.More() && !t.u.options.MultiBuffer:
 		t.fail(d.Addr, "is sent as part of a packet of several, without MultiBuffer")
 	}

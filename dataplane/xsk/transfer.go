@@ -11,17 +11,26 @@ func (s *Socket) Reclaim() int {
 	if n == 0 {
 		return 0
 	}
+	spurious := uint32(0)
 	for i := range n {
 		addr := r.addr[(r.cons+i)&r.mask]
-		s.holder[addr>>s.shift] = 0
+		holder := &s.holder[addr>>s.shift]
+		if *holder != s.id {
+			// A kernel that cannot read a packet's metadata says with every try that the frame was sent (seen on
+			// 6.18): whoever believed it would have the frame twice.
+			spurious++
+			continue
+		}
+		*holder = 0
 		if debug {
 			s.umem.track.sent(addr, s.id)
 		}
 		s.pool.put(s.umem.start(addr))
 	}
 	r.release(n)
-	s.counters.TxCompleted += uint64(n)
-	return int(n)
+	s.counters.TxSpurious += uint64(spurious)
+	s.counters.TxCompleted += uint64(n - spurious)
+	return int(n - spurious)
 }
 
 // Receive moves up to len(batch) descriptors of arrived packets to the caller and returns how many. A
@@ -103,9 +112,9 @@ func (s *Socket) dropOversize(have int) {
 // several descriptors is taken whole; one of more than MaxSegments, which the kernel would lose, is taken
 // and dropped, and counted as TxTooLong.
 //
-// The bytes of what it takes are the kernel's until Reclaim. A descriptor that is empty or leaves its frame
-// is not sent and not completed: the kernel counts it as TxInvalid, and its frame comes back only when the
-// socket is closed. A debug build panics instead.
+// The bytes of what it takes are the kernel's until Reclaim. A descriptor that leaves its frame, or is empty,
+// is not sent: the kernel counts it as TxInvalid. Some kernels complete it (6.18.44 does), with others its
+// frame comes back when the socket is closed. A debug build panics instead.
 func (s *Socket) Transmit(batch []Desc) int {
 	if s.multi {
 		return s.transmitChains(batch)

@@ -17,7 +17,8 @@ const kickTries = 8
 //
 // What may pass by itself is counted and not an error: that the kernel is short of buffers, that the
 // device's queue is full, that the device is down. An error means that the socket is of no use any more:
-// ENXIO is that its device is gone.
+// ENXIO is that its device is gone, EINVAL that the next packet to send asks by its options for metadata that
+// is not there, which the kernel never gets past.
 func (s *Socket) Kick() error {
 	if s.busy || s.fill.wanted() {
 		s.counters.Kicks++
