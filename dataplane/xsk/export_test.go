@@ -1,0 +1,4 @@
+package xsk
+
+// Debug tells tests of a debug build.
+const Debug = debug
