@@ -20,8 +20,8 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// badRouted has a small table, which a reload walks.
-const badRouted = labRouted + "flows: {max: 4000}\n"
+// badRouted has a table as small as the stream allows: a reload walks it.
+const badRouted = labRouted + "flows: {max: 60000}\n"
 
 // A badFile is something wrong with the configuration or the policy of a running gateway.
 type badFile struct {
@@ -133,7 +133,7 @@ func badFiles() []badFile {
 		{name: "configuration with unknown key", file: config, text: badRouted + "polcy: x\n", place: "softdpu.yaml:11:1: ", says: "polcy"},
 		{name: "configuration with a device twice", file: config, text: strings.Replace(badRouted, "{device: wan}", "{device: lan}", 1), place: "softdpu.yaml:3:", says: "is port"},
 		{name: "configuration of a policy", file: config, text: lifePolicy, place: "softdpu.yaml:2:", says: "of kind"},
-		{name: "configuration with an enormous number", file: config, text: strings.Replace(badRouted, "max: 4000", "max: 99999999999999999999", 1), place: "softdpu.yaml:10:", says: "must be a number"},
+		{name: "configuration with an enormous number", file: config, text: strings.Replace(badRouted, "max: 60000", "max: 99999999999999999999", 1), place: "softdpu.yaml:10:", says: "must be a number"},
 		{name: "configuration is a directory", file: config, make: directory, place: "softdpu.yaml: ", says: "is a directory", check: 2},
 		{name: "configuration is a FIFO", file: config, make: fifo, place: "softdpu.yaml: ", says: "not a regular file", check: 2},
 		{name: "configuration is a link to itself", file: config, make: loop, place: "softdpu.yaml: ", says: "too many levels of symbolic links", check: 2},

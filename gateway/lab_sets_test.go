@@ -275,7 +275,7 @@ func TestLabSetsRefused(t *testing.T) {
 	if s := must(r.Status(t.Context())); s.Policy.Epoch != 1 || s.Policy.RuntimeEntries != 0 {
 		t.Errorf("in force is %+v", s.Policy)
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(r.config.File), "state")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(r.config.State, "sets")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was written: %v", err)
 	}
 

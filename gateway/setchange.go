@@ -61,19 +61,20 @@ func (c *setCall) check() error {
 		return firewall.Errors{{Msg: "all stands for the deletion of everything that the set was given at runtime", Hint: "leave entries and for out"}}
 	case c.All:
 	case len(c.Entries) == 0:
-		return firewall.Errors{{Msg: "no entry is given"}}
+		return firewall.Errors{{Msg: "no entry is given", Hint: "give one or more"}}
 	case len(c.Entries) > maxSetEntries:
 		return firewall.Errors{{Msg: fmt.Sprintf("%d entries are more than the %d of one call", len(c.Entries), maxSetEntries), Hint: "give them in several calls"}}
 	}
 	if len(c.Comment) > maxSetComment || strings.ContainsFunc(c.Comment, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return firewall.Errors{{Msg: fmt.Sprintf("a comment is one line of at most %d bytes", maxSetComment)}}
+		return firewall.Errors{{Msg: "the comment cannot be kept", Hint: fmt.Sprintf("a comment is one line of at most %d bytes", maxSetComment)}}
 	}
 	if c.For == "" {
 		return nil
 	}
 	length, err := ParseSetFor(c.For)
 	if err != nil {
-		return firewall.Errors{{Msg: err.Error()}}
+		what, remedy, _ := strings.Cut(err.Error(), ": ")
+		return firewall.Errors{{Msg: what, Hint: remedy}}
 	}
 	c.length = length
 	return nil
