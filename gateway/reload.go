@@ -130,7 +130,7 @@ func (g *running) reload(by string) (*Reloaded, error) {
 		log.Error("reload refused", "epoch", epoch, "error", refused("what was read", err))
 		return nil, err
 	}
-	warnings := append(append(firewall.Errors{}, rules.config.Warnings...), rules.Warnings...)
+	warnings := append(append(append(firewall.Errors{}, rules.config.Warnings...), rules.Warnings...), g.idleSets()...)
 	warn(log, warnings)
 	epoch, _ := g.plane.Epoch()
 	log.Info("policy reloaded", "epoch", epoch, "rules", len(rules.Compiled.Order), "tests_passed", len(rules.Compiled.Tests))
@@ -160,7 +160,7 @@ func (g *running) prepare() (*Ruleset, error) {
 	defer routes.close()
 	options := c.CompileOptions(g.now())
 	options.Previous = identities
-	return prepareLive(c, options, g.rules.Load().live, routes.zone)
+	return prepareRuleset(c, options, routes.zone)
 }
 
 // expire compiles the policy in force again, without the rules whose last day is over. Its files are not
@@ -173,11 +173,8 @@ func (g *running) expire() error {
 	}
 	options := old.config.CompileOptions(g.now())
 	options.Previous = identities
-	rules, err := compileRuleset(old.config, old.policy, options) // for its warnings
+	rules, err := compileRuleset(old.config, old.policy, options)
 	if err != nil {
-		return err
-	}
-	if rules, err = rules.withLive(old.live, options); err != nil {
 		return err
 	}
 	if err := g.putInForce(rules, "expiry"); err != nil {
@@ -204,8 +201,13 @@ func (g *running) identities() (*firewall.Identities, error) {
 }
 
 // putInForce publishes a prepared policy under the next epoch: established flows are judged by it with
-// their next packet. After an error the policy before is in force as it was.
+// their next packet. What sets were given at runtime stays. After an error the policy before is in force as
+// it was.
 func (g *running) putInForce(r *Ruleset, by string) error {
+	r, err := r.withLive(g.rules.Load().live, r.options)
+	if err != nil {
+		return err
+	}
 	if err := g.replace(r); err != nil {
 		return err
 	}
@@ -214,7 +216,7 @@ func (g *running) putInForce(r *Ruleset, by string) error {
 	return nil
 }
 
-// replace is putInForce without an event.
+// replace is putInForce without an event, of a policy that has what sets were given at runtime.
 func (g *running) replace(r *Ruleset) error {
 	old := g.rules.Load()
 	if errs := old.restartFor(r); len(errs) > 0 {

@@ -72,7 +72,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if o.now != nil {
 		now = o.now
 	}
-	live, err := newLiveStore(c.State).load(now())
+	live, err := newLiveStore(setsDir(c)).load(now())
 	if err != nil {
 		return err
 	}
@@ -80,8 +80,11 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rules, before, err := prepareFirst(c, now(), live, routes.zone)
+	rules, before, err := prepareFirst(c, now(), routes.zone)
 	routes.close()
+	if err == nil {
+		rules, err = rules.withLive(live, rules.options)
+	}
 	if err != nil {
 		return refused("policy", err)
 	}
@@ -94,6 +97,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		return err
 	}
 	g.started = true
+	warn(o.Log, g.idleSets())
 	g.announce()
 	if o.Ready != nil {
 		o.Ready()
@@ -165,7 +169,7 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
-	g.sets = newLiveSetter(c.State)
+	g.sets = newLiveSetter(setsDir(c))
 	if err := g.sets.open(rules.live); err != nil {
 		return err
 	}

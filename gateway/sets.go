@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -43,8 +42,8 @@ type setAnswer struct {
 	err  error
 }
 
-func newLiveSetter(state string) *liveSetter {
-	return &liveSetter{store: newLiveStore(state), calls: make(chan *waitingCall)}
+func newLiveSetter(dir string) *liveSetter {
+	return &liveSetter{store: newLiveStore(dir), calls: make(chan *waitingCall)}
 }
 
 // open begins with what an earlier run has left.
@@ -214,18 +213,10 @@ func (g *running) tellSets(rules *Ruleset, epoch uint32, calls []*waitingCall, a
 	}
 }
 
-// prepareLive is prepareRuleset with what sets were given at runtime.
-func prepareLive(c *Config, options firewall.CompileOptions, live liveSets, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
-	r, err := prepareRuleset(c, options, route)
-	if err != nil || len(live) == 0 {
-		return r, err
-	}
-	store := newLiveStore(c.State)
-	if r, err = r.withLive(live, options); err != nil {
-		return nil, err
-	}
-	r.Warnings = append(slices.Clone(r.Warnings), live.idle(r.policy, store.file)...)
-	return r, nil
+// idleSets warns of what sets were given at runtime and the policy in force has no sets for.
+func (g *running) idleSets() firewall.Errors {
+	rules := g.rules.Load()
+	return rules.live.idle(rules.policy, g.sets.store.file)
 }
 
 // liveBy names who changed a set, by his user id.
