@@ -17,14 +17,14 @@ type beginning struct {
 // begin chooses what to start with and prepares it: the files that the configuration names, unless a
 // change waits to be confirmed, or something was rolled back to and the files are still those that were
 // rolled back. What cannot be started with is told, and the next best is tried.
-func begin(c *Config, h *history, live liveSets, now time.Time, log *slog.Logger) (*beginning, error) {
+func begin(c *Config, h *history, now time.Time, log *slog.Logger) (*beginning, error) {
 	try := func(k *candidate, by string) (*beginning, error) {
 		routes, err := openRouteOracle(k.config)
 		if err != nil {
 			return nil, err
 		}
 		defer routes.close()
-		rules, before, err := prepareFirst(k, now, live, routes.zone)
+		rules, before, err := prepareFirst(k, now, routes.zone)
 		if err != nil {
 			return nil, err
 		}

@@ -139,7 +139,7 @@ func (g *running) compile(k *candidate) (*Ruleset, error) {
 	defer routes.close()
 	options := k.config.CompileOptions(g.now())
 	options.Previous = identities
-	return k.prepareLive(options, g.rules.Load().live, routes.zone)
+	return k.prepare(options, routes.zone)
 }
 
 // enact puts a policy in force and notes it in the history. What has to be known after a crash is noted
@@ -177,6 +177,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		back()
 		return nil, err
 	}
+	warnings = append(warnings, g.idleSets()...)
 	if !early {
 		_, noted = g.history.put(q, rec, false)
 	}

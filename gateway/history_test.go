@@ -97,7 +97,7 @@ func (r *historyRig) rollback(entry int) int {
 func (r *historyRig) starts() (entry int, by string) {
 	r.t.Helper()
 	r.open()
-	b, err := begin(must(LoadConfig(r.config.File)), r.h, nil, time.Now(), r.h.log)
+	b, err := begin(must(LoadConfig(r.config.File)), r.h, time.Now(), r.h.log)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func TestHistoryBringsConfigurationBack(t *testing.T) {
 	r.rollback(1)
 	r.write("softdpu.yaml", strings.NewReplacer("management: none", "management: {from: [lan], services: [tcp/22]}", "max: 1000", "max: 2000").Replace(testConfig))
 	r.open()
-	b, err := begin(must(LoadConfig(r.config.File)), r.h, nil, time.Now(), r.h.log)
+	b, err := begin(must(LoadConfig(r.config.File)), r.h, time.Now(), r.h.log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,8 @@ import (
 
 // prepareFirst prepares a policy for a gateway that starts. The policy goes on with the numbers that a run
 // before has left, which are returned, so that its flows and counters keep their names. They are nil if
-// there are none, or if the policy cannot go on with them because none is left to give. Live is what sets
-// were given at runtime.
-func prepareFirst(k *candidate, now time.Time, live liveSets, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, json.RawMessage, error) {
+// there are none, or if the policy cannot go on with them because none is left to give.
+func prepareFirst(k *candidate, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, json.RawMessage, error) {
 	before, err := dataplane.Numbers()
 	if err != nil {
 		return nil, nil, err
@@ -27,13 +26,13 @@ func prepareFirst(k *candidate, now time.Time, live liveSets, route func(r *Rule
 	if before != nil {
 		options.Previous = new(firewall.Identities)
 		if json.Unmarshal(before, options.Previous) == nil {
-			if r, err := k.prepareLive(options, live, route); err == nil {
+			if r, err := k.prepare(options, route); err == nil {
 				return r, before, nil
 			}
 		}
 		options.Previous = nil
 	}
-	r, err := k.prepareLive(options, live, route)
+	r, err := k.prepare(options, route)
 	return r, nil, err
 }
 

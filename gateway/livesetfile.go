@@ -3,6 +3,8 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,7 +41,17 @@ type liveLine struct {
 	Entries []string `json:"entries"`
 }
 
-func newLiveStore(state string) *liveStore { return &liveStore{dir: filepath.Join(state, "sets")} }
+func newLiveStore(dir string) *liveStore { return &liveStore{dir: dir} }
+
+// setsDir is where a gateway keeps its sets: below STATE/sets, NAME-HASH of the configuration's path.
+func setsDir(c *Config) string {
+	path := c.File
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join(c.State, "sets", filepath.Base(path)+"-"+hex.EncodeToString(sum[:4]))
+}
 
 func (s *liveStore) file(name string) string { return filepath.Join(s.dir, name+liveSuffix) }
 
@@ -128,7 +140,7 @@ func (s *liveStore) acquire() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("lock %s: another softdpu keeps its sets there: give each gateway a `state` of its own", s.dir)
+			return fmt.Errorf("lock %s: another softdpu with this configuration keeps its sets there: stop it, or give one a `state` of its own", s.dir)
 		}
 		return fmt.Errorf("lock %s: %w", s.dir, err)
 	}

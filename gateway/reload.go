@@ -147,11 +147,8 @@ func (g *running) expire() error {
 	}
 	options := old.config.CompileOptions(g.now())
 	options.Previous = identities
-	rules, err := compileRuleset(old.config, old.policy, options) // for its warnings
+	rules, err := compileRuleset(old.config, old.policy, options)
 	if err != nil {
-		return err
-	}
-	if rules, err = rules.withLive(old.live, options); err != nil {
 		return err
 	}
 	rules.failed = old.failed
@@ -166,8 +163,18 @@ func (g *running) expire() error {
 }
 
 // putInForce publishes a prepared policy under the next epoch: established flows are judged by it with
-// their next packet. After an error the policy before is in force as it was.
+// their next packet. What sets were given at runtime stays. After an error the policy before is in force as
+// it was.
 func (g *running) putInForce(r *Ruleset) error {
+	r, err := r.withLive(g.rules.Load().live, r.options)
+	if err != nil {
+		return err
+	}
+	return g.replace(r)
+}
+
+// replace is putInForce of a policy that has what sets were given at runtime.
+func (g *running) replace(r *Ruleset) error {
 	old := g.rules.Load()
 	if n, most := r.Compiled.Identities.Rules(), int(g.plane.Sizes().Rules); n > most {
 		return firewall.Errors{r.config.PolicyPos.Errorf("policy needs counters for %d rules, and this run has %d", n, most).

@@ -28,6 +28,8 @@ type Ruleset struct {
 	policy *firewall.Policy // as it was read
 	failed int              // tests: not 0 only for a policy that was in force before
 	live   liveSets         // what sets were given at runtime, beside policy
+
+	options firewall.CompileOptions // it was compiled with
 }
 
 // passed is the number of the policy's tests that have passed.
@@ -77,18 +79,22 @@ func compileRuleset(c *Config, policy *firewall.Policy, options firewall.Compile
 	if err != nil {
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy}, nil
+	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy, options: options}, nil
 }
 
-// withLive is the ruleset with what sets were given at runtime instead of what it has of that now. Its
-// policy's tests are not run: they are about what is written.
+// withLive is the ruleset with what sets were given at runtime instead of what it has of that now, if that
+// makes any difference. Its policy's tests are not run: they are about what is written.
 func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions) (*Ruleset, error) {
-	next, err := compileRuleset(r.config, r.policy.WithSets(live.changes(r.policy)), options)
+	if len(r.live)+len(live) == 0 {
+		return r, nil
+	}
+	with, err := compileRuleset(r.config, r.policy.WithSets(live.changes(r.policy)), options)
 	if err != nil {
 		return nil, fmt.Errorf("compile policy with what sets were given at runtime: %w", err)
 	}
-	next.policy, next.live, next.failed, next.Read, next.Warnings = r.policy, live, r.failed, r.Read, r.Warnings
-	return next, nil
+	next := *r // files and warnings are those of what is written
+	next.Compiled, next.ACL, next.live, next.options = with.Compiled, with.ACL, live, options
+	return &next, nil
 }
 
 // zoneless refuses ports that no zone names: nothing could arrive there, and what leaves by them

@@ -79,6 +79,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		return err
 	}
 	g.started = true
+	warn(o.Log, g.idleSets())
 	g.announce()
 	if o.Ready != nil {
 		o.Ready()
@@ -93,12 +94,15 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 // newRunning makes a gateway ready to start, with what it begins with.
 func newRunning(c *Config, o Options) (*running, error) {
 	g := &running{config: c, options: o, history: openHistory(c, o.Log)}
-	live, err := newLiveStore(c.State).load(g.now())
+	live, err := newLiveStore(setsDir(c)).load(g.now())
 	if err != nil {
 		return nil, err
 	}
-	first, err := begin(c, g.history, live, g.now(), o.Log)
+	first, err := begin(c, g.history, g.now(), o.Log)
 	if err != nil {
+		return nil, err
+	}
+	if first.rules, err = first.rules.withLive(live, first.rules.options); err != nil {
 		return nil, err
 	}
 	g.config, g.first, g.before, g.rules = first.config, first, first.before, newInForce(first.rules)
@@ -174,7 +178,7 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
-	g.sets = newLiveSetter(c.State)
+	g.sets = newLiveSetter(setsDir(c))
 	if err := g.sets.open(rules.live); err != nil {
 		return err
 	}

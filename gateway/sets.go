@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -42,8 +41,8 @@ type setAnswer struct {
 	err  error
 }
 
-func newLiveSetter(state string) *liveSetter {
-	return &liveSetter{store: newLiveStore(state), calls: make(chan *waitingCall)}
+func newLiveSetter(dir string) *liveSetter {
+	return &liveSetter{store: newLiveStore(dir), calls: make(chan *waitingCall)}
 }
 
 // open begins with what an earlier run has left.
@@ -186,7 +185,7 @@ func (g *running) publishSets(rules *Ruleset, sets liveSets) error {
 	if err != nil {
 		return err
 	}
-	return g.putInForce(next)
+	return g.replace(next)
 }
 
 // tellSets writes log and events of changes that are in force.
@@ -213,16 +212,8 @@ func (g *running) tellSets(rules *Ruleset, epoch uint32, calls []*waitingCall, a
 	}
 }
 
-// prepareLive is prepare with what sets were given at runtime.
-func (k *candidate) prepareLive(options firewall.CompileOptions, live liveSets, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
-	r, err := k.prepare(options, route)
-	if err != nil || len(live) == 0 {
-		return r, err
-	}
-	store := newLiveStore(k.config.State)
-	if r, err = r.withLive(live, options); err != nil {
-		return nil, err
-	}
-	r.Warnings = append(slices.Clone(r.Warnings), live.idle(r.policy, store.file)...)
-	return r, nil
+// idleSets warns of what sets were given at runtime and the policy in force has no sets for.
+func (g *running) idleSets() firewall.Errors {
+	rules := g.rules.Load()
+	return rules.live.idle(rules.policy, g.sets.store.file)
 }
