@@ -57,8 +57,8 @@ func newServer(r *reporter, reload func(context.Context) (*Reloaded, error), log
 	mux.HandleFunc("POST /v1/reload", changes(s.reloadPolicy))
 	closing, close := context.WithCancel(context.Background())
 	r.captures = &captures{reporter: r, log: log, closing: closing}
-	mux.HandleFunc("POST /v1/capture", changes(r.captures.start))
-	mux.HandleFunc("DELETE /v1/capture", changes(r.captures.stop))
+	mux.HandleFunc("POST /v1/capture", forRoot("capture packets", r.captures.start))
+	mux.HandleFunc("DELETE /v1/capture", forRoot("end a capture", r.captures.stop))
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusNotFound, apiError{
 			Error: fmt.Sprintf("nothing answers to %s %s", req.Method, req.URL.Path),
