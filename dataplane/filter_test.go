@@ -314,29 +314,6 @@ func TestFilterSeesTagBeside(t *testing.T) {
 	}
 }
 
-// A filter is refused that would mean something else, or could not end.
-func TestFilterRefused(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                                           "number of its instructions",
-		"2\n6 0 0 1\n":                               "has 1 instructions and says 2",
-		"1\n6 0 0\n":                                 "line 2 is not four numbers",
-		"1\n6 0 0 1 9\n":                             "line 2 is not four numbers",
-		"1\n40 0 0 12\n":                             "does not return",
-		"2\n21 0 1 0\n6 0 0 0\n":                     "jumps out of the program",
-		"2\n5 0 0 4294967295\n6 0 0 1\n":             "protochain",
-		"2\n40 0 0 4294963200\n6 0 0 1\n":            "not in the frame",
-		"2\n52 0 0 0\n6 0 0 1\n":                     "divides by 0",
-		"2\n100 0 0 32\n6 0 0 1\n":                   "shifts by 32",
-		"2\n96 0 0 16\n6 0 0 1\n":                    "word 16",
-		"2\n999 0 0 16\n6 0 0 1\n":                   "none of classic BPF",
-		"4097\n" + strings.Repeat("6 0 0 1\n", 4097): "from 1 to 4096",
-	} {
-		if _, err := cbpf.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.40q: %v, and not %q", text, err, want)
-		}
-	}
-}
-
 // What no compiler writes, but somebody may ask for: the longest programs, dead code, loads far away.
 func TestFilterOddPrograms(t *testing.T) {
 	root(t)

@@ -70,7 +70,9 @@ func TestOperatorVerbs(t *testing.T) {
 
 	// Packets are shown with what becomes of them.
 	shown := make(chan string, 1)
-	go func() { shown <- answers(exitYes, "capture", "--filter", "udp dst port 53", "-c", "1", "--duration", "10s") }()
+	go func() {
+		shown <- answers(exitYes, "capture", "--filter", "udp dst port 53", "-c", "1", "--duration", "10s")
+	}()
 	for text = ""; text == ""; {
 		if _, err := d.client.Exchange(ctx, netip.AddrPortFrom(demoServer[0], 53), []byte("who?")); err != nil {
 			t.Fatal(err)
