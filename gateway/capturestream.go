@@ -42,15 +42,17 @@ type captureStream struct {
 	out      *pcapng.Writer // into the buffer
 	control  *http.ResponseController
 	limit    uint64
+	snaplen  uint32
 	rules    *inForce
 
-	ports    [portIDs]capturePort // by id
-	total    uint64
-	lost     uint64
-	start    time.Time
-	offset   time.Duration // of the wall clock from that of packets
-	comments map[captureFate]string
-	named    *Ruleset // by whom the comments name rules and zones
+	ports      [portIDs]capturePort // by id
+	interfaces int
+	total      uint64
+	lost       uint64
+	start      time.Time
+	offset     time.Duration // of the wall clock from that of packets
+	comments   map[captureFate]string
+	named      *Ruleset // by whom the comments name rules and zones
 }
 
 var errCaptured = errors.New("as many as were asked for")
@@ -108,22 +110,35 @@ func (s *captureStream) run(ctx context.Context, o dataplane.CaptureOptions) err
 func (s *captureStream) begin(o dataplane.CaptureOptions) error {
 	r := s.captures.reporter
 	epoch, _ := r.plane.Epoch()
-	interfaces := 0
+	s.snaplen = uint32(snaplen(o))
 	comment := fmt.Sprintf("points=%s epoch=%d", strings.Join(s.of.status.Points, ","), epoch)
 	errs := []error{s.out.Section(pcapng.Section{Application: "softdpu " + r.version, OS: "Linux " + kernelRelease(), Comment: comment})}
 	for _, p := range r.plane.Ports() {
-		at := &s.ports[p.ID]
-		at.name = p.Name
-		if len(o.Ports) > 0 && !slices.Contains(o.Ports, p.ID) {
-			continue
+		s.ports[p.ID].name = p.Name
+		if len(o.Ports) == 0 || slices.Contains(o.Ports, p.ID) {
+			errs = append(errs, s.describe(&p))
 		}
-		at.captured, at.number = true, interfaces
-		interfaces++
-		errs = append(errs, s.out.Interface(pcapng.Interface{
-			Name: p.Name, Description: "device " + p.Device, Filter: s.of.status.Filter, Snaplen: uint32(snaplen(o)),
-		}))
 	}
 	return errors.Join(append(errs, s.flush())...)
+}
+
+// describe writes the interface that stands for a port.
+func (s *captureStream) describe(p *dataplane.Port) error {
+	s.ports[p.ID] = capturePort{name: p.Name, captured: true, number: s.interfaces}
+	s.interfaces++
+	return s.out.Interface(pcapng.Interface{
+		Name: p.Name, Description: "device " + p.Device, Filter: s.of.status.Filter, Snaplen: s.snaplen,
+	})
+}
+
+// meet describes a port that was not there when the capture began.
+func (s *captureStream) meet(id uint8) error {
+	for _, p := range s.captures.reporter.plane.Ports() {
+		if p.ID == id {
+			return s.describe(&p)
+		}
+	}
+	return fmt.Errorf("capture: a packet came by port %d, which there is not", id)
 }
 
 func snaplen(o dataplane.CaptureOptions) int {
@@ -145,7 +160,9 @@ func (s *captureStream) setClock() {
 func (s *captureStream) packet(head *bpf.XDPTapped, frame []byte) error {
 	at := &s.ports[head.Port]
 	if !at.captured {
-		return fmt.Errorf("capture: a packet came by a port %d that is not captured", head.Port)
+		if err := s.meet(head.Port); err != nil {
+			return err
+		}
 	}
 	p := pcapng.Packet{
 		Interface: at.number, Time: time.Unix(0, int64(head.Time)).Add(s.offset), Data: frame, Length: int(head.Length),
