@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -66,8 +67,8 @@ type Capture struct {
 	maps   map[string]*ebpf.Map
 	reader *ringbuf.Reader
 	record ringbuf.Record
-	last   int   // bytes that the last look found
-	failed error // why it ended by itself; plane.publishing is held
+	last   int                   // bytes that the last look found
+	failed atomic.Pointer[error] // why it ended by itself
 }
 
 // CaptureCount is what a capture did on one port.
@@ -171,11 +172,8 @@ func (c *Capture) setCapture(spec *ebpf.CollectionSpec) error {
 // thousand, in the order in which XDP saw them. Header and frame are valid during the call. It returns
 // handle's error, or why the capture cannot go on.
 func (c *Capture) Read(handle func(head *bpf.XDPTapped, frame []byte) error) error {
-	c.plane.publishing.Lock()
-	failed := c.failed
-	c.plane.publishing.Unlock()
-	if failed != nil {
-		return failed
+	if err := c.failed.Load(); err != nil {
+		return *err
 	}
 	wait := captureWait
 	if c.last > captureMuch {
@@ -276,7 +274,8 @@ func (p *Plane) captureGeneration(next *loaded) {
 	}
 	tapped, err := p.loadPrograms(next.generation, p.capture)
 	if err != nil {
-		p.capture.failed = fmt.Errorf("capture: policy %d is in force and cannot be captured: %w", next.generation.Epoch, err)
+		err = fmt.Errorf("capture: policy %d is in force and cannot be captured: %w", next.generation.Epoch, err)
+		p.capture.failed.Store(&err)
 		p.capture = nil
 		return
 	}

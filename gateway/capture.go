@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,25 +9,18 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/dataplane/cbpf"
-	"github.com/softdpu/softdpu/gateway/pcapng"
 )
 
 const (
 	captureMedia    = "application/x-pcapng"
 	captureID       = "Softdpu-Capture" // header: what DELETE /v1/capture wants
-	captureBuffer   = 64 << 10          // bytes that go to whoever captures at once
-	captureTell     = time.Second       // between statistics in the stream
 	captureFarewell = 2 * time.Second   // that whoever captures has to read the end
 )
 
@@ -232,180 +224,8 @@ func (c *captures) stop(w http.ResponseWriter, req *http.Request) {
 	answer(w, func() (*CaptureStatus, error) { return &s, nil })
 }
 
-const portIDs = 256
-
-// capturePort is a port as a capture shows it.
-type capturePort struct {
-	name      string
-	captured  bool
-	number    int    // of its interface
-	delivered uint64 // packets
-}
-
-// captureStream writes a capture as pcapng.
-type captureStream struct {
-	captures *captures
-	of       *capturing
-	capture  *dataplane.Capture
-	buffer   *bufio.Writer
-	out      *pcapng.Writer // into the buffer
-	control  *http.ResponseController
-	limit    uint64
-	rules    *inForce
-
-	ports    [portIDs]capturePort // by id
-	total    uint64
-	lost     uint64
-	start    time.Time
-	offset   time.Duration // of the wall clock from that of packets
-	comments map[captureFate]string
-	named    *Ruleset // by whom the comments name rules and zones
-}
-
-var errCaptured = errors.New("as many as were asked for")
-
-func newCaptureStream(c *captures, run *capturing, capture *dataplane.Capture, w io.Writer) *captureStream {
-	buffer := bufio.NewWriterSize(w, captureBuffer)
-	return &captureStream{
-		captures: c, of: run, capture: capture, buffer: buffer, out: pcapng.NewWriter(buffer), rules: c.reporter.rules,
-		start:    time.Now(),
-		comments: make(map[captureFate]string),
-	}
-}
-
-// flush has the reader see what has been written.
-func (s *captureStream) flush() error {
-	s.captures.count(s.of, s.total, s.lost)
-	if s.buffer.Buffered() == 0 {
-		return nil
-	}
-	if err := s.buffer.Flush(); err != nil {
-		return err
-	}
-	return s.control.Flush()
-}
-
-// run writes until ctx is done, and then what is left.
-func (s *captureStream) run(ctx context.Context, o dataplane.CaptureOptions) error {
-	if err := s.begin(o); err != nil {
-		return err
-	}
-	told := time.Now()
-	var err error
-	for err == nil && ctx.Err() == nil {
-		s.setClock()
-		err = s.capture.Read(s.packet)
-		if err == nil && time.Since(told) >= captureTell {
-			err = s.statistics()
-			told = time.Now()
-		}
-		if err == nil {
-			err = s.flush()
-		}
-	}
-	stopErr := s.capture.Stop()
-	if err == nil {
-		err = s.capture.Drain(s.packet)
-	}
-	if errors.Is(err, errCaptured) {
-		err = nil
-	}
-	return errors.Join(err, stopErr, s.statistics(), s.flush())
-}
-
-// begin writes what the capture is and which ports there are.
-func (s *captureStream) begin(o dataplane.CaptureOptions) error {
-	r := s.captures.reporter
-	epoch, _ := r.plane.Epoch()
-	interfaces := 0
-	comment := fmt.Sprintf("points=%s epoch=%d", strings.Join(s.of.status.Points, ","), epoch)
-	errs := []error{s.out.Section(pcapng.Section{Application: "softdpu " + r.version, OS: "Linux " + kernelRelease(), Comment: comment})}
-	for _, p := range r.plane.Ports() {
-		at := &s.ports[p.ID]
-		at.name = p.Name
-		if len(o.Ports) > 0 && !slices.Contains(o.Ports, p.ID) {
-			continue
-		}
-		at.captured, at.number = true, interfaces
-		interfaces++
-		errs = append(errs, s.out.Interface(pcapng.Interface{
-			Name: p.Name, Description: "device " + p.Device, Filter: s.of.status.Filter, Snaplen: uint32(snaplen(o)),
-		}))
-	}
-	return errors.Join(append(errs, s.flush())...)
-}
-
-func snaplen(o dataplane.CaptureOptions) int {
-	if o.Bytes == 0 {
-		return dataplane.CaptureMax
-	}
-	return o.Bytes
-}
-
-// setClock compares the clock of packets with that of people, which may be set.
-func (s *captureStream) setClock() {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) == nil {
-		s.offset = time.Duration(time.Now().UnixNano() - now.Nano())
-	}
-}
-
-// packet writes one.
-func (s *captureStream) packet(head *bpf.XDPTapped, frame []byte) error {
-	at := &s.ports[head.Port]
-	if !at.captured {
-		return fmt.Errorf("capture: a packet came by a port %d that is not captured", head.Port)
-	}
-	p := pcapng.Packet{
-		Interface: at.number, Time: time.Unix(0, int64(head.Time)).Add(s.offset), Data: frame, Length: int(head.Length),
-		Direction: pcapng.Inbound, Comment: s.comment(head),
-	}
-	if head.Guard != 0 || bpf.XDPTapPoint(head.Point) == bpf.XDPTapPointTAP_OUT {
-		p.Direction = pcapng.Outbound
-	}
-	if head.VlanProto != 0 && len(frame) >= 12 {
-		tag := networkOrder(head.VlanProto)
-		p.Data = slices.Concat(frame[:12], tag[:], []byte{byte(head.VlanTci >> 8), byte(head.VlanTci)}, frame[12:])
-		p.Length += 4
-	}
-	if err := s.out.Packet(&p); err != nil {
-		return err
-	}
-	at.delivered++
-	s.total++
-	if s.total == s.limit {
-		return errCaptured
-	}
-	return nil
-}
-
 func (c *captures) count(run *capturing, total, lost uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	run.status.Captured, run.status.Lost = total, lost
-}
-
-// networkOrder returns the bytes of a number that stands in memory as in the packet.
-func networkOrder(v uint16) [2]byte { return [2]byte{byte(v), byte(v >> 8)} }
-
-// statistics writes what became of packets, of each port.
-func (s *captureStream) statistics() error {
-	counts, err := s.capture.Counts()
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	s.lost = 0
-	for id := range s.ports {
-		at, n := &s.ports[id], counts[min(id, len(counts)-1)]
-		if !at.captured {
-			continue
-		}
-		s.lost += n.Lost
-		err = errors.Join(err, s.out.Statistics(pcapng.Statistics{
-			Interface: at.number, Start: s.start, End: now,
-			Received: n.Seen, Accepted: n.Matched, Dropped: n.Lost, Delivered: at.delivered,
-		}))
-	}
-	return err
 }

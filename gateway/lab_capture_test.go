@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -275,6 +276,22 @@ func TestLabCapture(t *testing.T) {
 		} {
 			if _, err := r.Capture(t.Context(), &c.q); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%+v: %v, and not %q", c.q, err, c.want)
+			}
+		}
+		// The group of the socket may read, and not this.
+		if err := errors.Join(os.Chmod(r.config.Control.Socket, 0o666), os.Chmod(filepath.Dir(r.config.Control.Socket), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		for request, want := range map[string]string{
+			"GET /v1/drops": "200 OK", "POST /v1/capture": "only root may capture packets", "DELETE /v1/capture?id=1": "only root may end a capture",
+		} {
+			got := make(chan string, 1)
+			go func() {
+				runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, and its user with it
+				got <- askAs(65534, r.config.Control.Socket, request)
+			}()
+			if answer := <-got; !strings.Contains(answer, want) {
+				t.Errorf("%s of another user is answered %q", request, answer)
 			}
 		}
 		if s := must(r.Status(t.Context())).Capture; s != nil {

@@ -44,9 +44,14 @@ func peerUID(ctx context.Context) (uid uint32, ok bool) {
 // changes admits a request that changes the gateway: the group of the socket reads; root, and whom the
 // daemon runs as, change.
 func changes(handler http.HandlerFunc) http.HandlerFunc {
+	return forRoot("change the gateway", handler)
+}
+
+// forRoot admits a request of root, or of whom the daemon runs as.
+func forRoot(what string, handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if uid, ok := peerUID(req.Context()); !ok || !mayChange(uid) {
-			refuse(w, http.StatusForbidden, apiError{Error: "only root may change the gateway", Hint: "run as root"})
+			refuse(w, http.StatusForbidden, apiError{Error: "only root may " + what, Hint: "run as root"})
 			return
 		}
 		handler(w, req)

@@ -46,7 +46,7 @@ func TestChanges(t *testing.T) {
 		got := make(chan string, 1)
 		go func() {
 			runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, and its user with it
-			got <- askAs(uid, path)
+			got <- askAs(uid, path, "POST /")
 		}()
 		if answer := <-got; !strings.Contains(answer, want) || strings.Contains(answer, "changed") != (uid == 0) {
 			t.Errorf("uid %d is answered %q", uid, answer)
@@ -59,7 +59,7 @@ func TestChanges(t *testing.T) {
 
 // askAs makes a request as another user. The user is the thread's alone: system calls and not package
 // net, which may use other threads.
-func askAs(uid int, path string) string {
+func askAs(uid int, path, request string) string {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), 0); errno != 0 {
 		return errno.Error()
 	}
@@ -71,7 +71,7 @@ func askAs(uid int, path string) string {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		return err.Error()
 	}
-	if _, err := unix.Write(fd, []byte("POST / HTTP/1.0\r\n\r\n")); err != nil {
+	if _, err := unix.Write(fd, []byte(request+" HTTP/1.0\r\n\r\n")); err != nil {
 		return err.Error()
 	}
 	var answer []byte

@@ -75,8 +75,8 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	mux.HandleFunc("POST /v1/sets/{name}/del", changes(s.changeSet(true)))
 	closing, close := context.WithCancel(context.Background())
 	r.captures = &captures{reporter: r, log: log, closing: closing}
-	mux.HandleFunc("POST /v1/capture", changes(r.captures.start))
-	mux.HandleFunc("DELETE /v1/capture", changes(r.captures.stop))
+	mux.HandleFunc("POST /v1/capture", forRoot("capture packets", r.captures.start))
+	mux.HandleFunc("DELETE /v1/capture", forRoot("end a capture", r.captures.stop))
 	s.guard(mux, log)
 	s.http.RegisterOnShutdown(close)
 	s.routes = mux.routes

@@ -68,6 +68,26 @@ func TestOperatorVerbs(t *testing.T) {
 		t.Errorf("it is there still:\n%s", text)
 	}
 
+	// Packets are shown with what becomes of them.
+	shown := make(chan string, 1)
+	go func() {
+		shown <- answers(exitYes, "capture", "--filter", "udp dst port 53", "-c", "1", "--duration", "10s")
+	}()
+	for text = ""; text == ""; {
+		if _, err := d.client.Exchange(ctx, netip.AddrPortFrom(demoServer[0], 53), []byte("who?")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case text = <-shown:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	for _, want := range []string{" in  lan  udp 10.", ":53, 46 bytes  verdict=allow rule=", " out=wan ", "1 packet captured of ", ", 0 lost"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("capture does not say %q:\n%s", want, text)
+		}
+	}
+
 	// A port that loses its link says so, and since when.
 	if err := d.server.SetUp("s0", false); err != nil {
 		t.Fatal(err)
