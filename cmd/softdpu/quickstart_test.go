@@ -205,7 +205,7 @@ func (w *walk) watch(t *testing.T) {
 		{"softdpu block 2>&1; echo code $?", "a gateway has been started in this network namespace: what it left holds; `softdpu detach` takes it off\ncode 1\n"},
 		{"systemctl is-active softdpu-early || true", "inactive\n"}, // only when the machine comes up
 		{"systemctl is-enabled softdpu-early", "enabled"},
-		{"systemctl reload softdpu && journalctl -o cat --no-pager -u softdpu -n 5", "policy reloaded by=signal epoch=2"},
+		{"systemctl reload softdpu; for i in $(seq 50); do journalctl -o cat --no-pager -u softdpu | grep reloaded && break; sleep 0.2; done", "policy reloaded by=signal epoch=2"},
 		{"softdpu policy apply", "epoch 3 is in force"},
 		{"softdpu doctor", "0 errors"},
 		{"systemctl restart softdpu && softdpu status", "took over flows and counters of the run before"},
