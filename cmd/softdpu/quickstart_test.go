@@ -194,8 +194,8 @@ func systemdBelow(nspawn int) int {
 	return 0
 }
 
-// watch looks at what only a real systemd shows: fields in the journal, the group of the socket, and that
-// a daemon that stands still is started again.
+// watch looks at what only a real systemd shows: fields in the journal, the group of the socket, what the
+// verbs of systemctl do, what the unit may write, and that a daemon that stands still is started again.
 func (w *walk) watch(t *testing.T) {
 	t.Helper()
 	for _, tt := range []struct{ command, want string }{
@@ -205,6 +205,16 @@ func (w *walk) watch(t *testing.T) {
 		{"softdpu block 2>&1; echo code $?", "a gateway has been started in this network namespace: what it left holds; `softdpu detach` takes it off\ncode 1\n"},
 		{"systemctl is-active softdpu-early || true", "inactive\n"}, // only when the machine comes up
 		{"systemctl is-enabled softdpu-early", "enabled"},
+		{"systemctl reload softdpu; for i in $(seq 50); do journalctl -o cat --no-pager -u softdpu | grep reloaded && break; sleep 0.2; done", "policy reloaded by=signal epoch=2"},
+		{"softdpu policy apply", "epoch 3 is in force"},
+		{"softdpu doctor", "0 errors"},
+		{"systemctl restart softdpu && softdpu status", "took over flows and counters of the run before"},
+		{"systemctl stop softdpu; systemctl is-active softdpu; ls /run/softdpu/bpf", "inactive\n"},
+		{"ls /run/softdpu/bpf", "-netns-"},
+		{"systemctl start softdpu && softdpu status", "took over"},
+		{"kill -9 $(systemctl show -P MainPID softdpu); for i in $(seq 50); do sleep 0.2; softdpu status && break; done", "took over"},
+		// What the unit may write, and what not.
+		{"inside() { nsenter -m -t $(systemctl show -P MainPID softdpu) \"$@\"; }; inside touch /var/lib/softdpu/x /var/log/softdpu/x && inside rm /var/lib/softdpu/x /var/log/softdpu/x && inside touch /etc/softdpu/x 2>&1 || true", "Read-only file system"},
 	} {
 		if out, err := w.inGateway(t, tt.command).CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
 			t.Errorf("%s: %v\n%s", tt.command, err, out)
@@ -215,7 +225,7 @@ func (w *walk) watch(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
 		out, _ := w.inGateway(t, "systemctl show -P NRestarts softdpu; systemctl is-active softdpu").CombinedOutput()
-		if string(out) == "1\nactive\n" {
+		if string(out) == "2\nactive\n" {
 			return
 		}
 		if time.Now().After(deadline) {
