@@ -14,6 +14,9 @@ func (p *Plane) setMTU(port *Port) error {
 		return err
 	}
 	if err := p.nl.LinkSetMTU(l, port.SetMTU); err != nil {
+		if port.xdp != nil && port.Running == ModeNative {
+			return port.errorf("set MTU of device %s to %d: %w: in native mode its driver may carry less: choose a smaller mtu, or apply without the port and then with xdp_mode: generic", port.Device, port.SetMTU, err)
+		}
 		return port.errorf("set MTU of device %s to %d: %w", port.Device, port.SetMTU, err)
 	}
 	p.undo = append(p.undo, func() error { return ignoreMissing(p.nl.LinkSetMTU(l, was)) })

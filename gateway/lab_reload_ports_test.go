@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,6 +101,11 @@ func TestLabReloadPorts(t *testing.T) {
 	const three = "{dmz: {device: dmz}, lan: {device: lan}, wan: {device: wan}}"
 	keep := func(config string) string { return strings.Replace(config, "on_stop: block", "on_stop: keep", 1) }
 	g := runIn(t, l, write(t, keep(portsOf(two)), zonesOf("{lan: {ports: [lan]}, wan: {ports: [wan]}}")))
+	x := startTrespasser(t, l)
+	capture, err := wan.StartCapture("w0", testenv.CaptureOptions{Match: func(frame []byte) bool { return bytes.Contains(frame, x.mark) }})
+	if err != nil {
+		t.Fatal(err)
+	}
 	beside := startSteady(t, lan, wan, wan4)
 	kept := stateOfDevice(t, gw, "lan")
 
@@ -222,6 +229,9 @@ func TestLabReloadPorts(t *testing.T) {
 	}
 	next.mustReload(t, keep(portsOf(two)), zonesOf("{lan: {ports: [lan]}, wan: {ports: [wan]}}"))
 	next.stop()
+	if passed := must(capture.Stop()); passed != 0 || x.sent.Load() < 1000 {
+		t.Errorf("%d of %d packets passed that no policy allows", passed, x.sent.Load())
+	}
 	checkEnds(t, g.config.Events.File)
 	if err := gw.Do(func() error { _, err := dataplane.Detach(); return err }); err != nil {
 		t.Fatal(err)
@@ -241,6 +251,74 @@ func checkEnds(t *testing.T, file string) {
 	for _, want := range []string{`"reason":"port-removed"`, `"event":"port-added"`, `"event":"port-removed"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no event has %s", want)
+		}
+	}
+}
+
+// VLANs come to ports, move between zones and go again by reloads, under a flow.
+func TestLabReloadVLANs(t *testing.T) {
+	l := testenv.New(t, "inline", testenv.Options{Prefix: "t-lab-rlv"})
+	client, server := l.Must(t, "client"), l.Must(t, "server")
+	config := fixed(labInline, "fix_offloads: true") + "flows: {max: 10000}\n"
+	policy := func(zones, from, to string) string {
+		rules := "rules:\n  - {name: plain, from: {zone: lan}, to: {zone: wan}, service: udp/53, action: allow}\n"
+		if from != "" {
+			rules += fmt.Sprintf("  - {name: tagged, from: {zone: %s}, to: {zone: %s}, service: udp/7, action: allow, log: true}\n", from, to)
+		}
+		return "apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [lan]}, wan: {ports: [wan]}" + zones + "}\n" + rules
+	}
+	g := runIn(t, l, write(t, config, policy("", "", "")))
+	plain := way{srcMAC: must(client.MAC("c0")), dstMAC: must(server.MAC("s0")), src: netip.MustParseAddr("10.10.1.2"), dst: netip.MustParseAddr("10.10.1.3")}
+	tagged := plain
+	tagged.vlan = 7
+	s, err := client.OpenSender("c0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	capture, err := server.StartCapture("s0", testenv.CaptureOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer capture.Stop()
+	n := 0
+	passes := func(what string, want bool) {
+		t.Helper()
+		n++
+		probe, behind := []byte(fmt.Sprintf("probe %04d", n)), []byte(fmt.Sprintf("behind %04d", n))
+		for _, frame := range [][]byte{tagged.udp(t, 999, 7, probe), plain.udp(t, 999, 53, behind)} {
+			if err := s.Send(frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testenv.Eventually(t, 5*time.Second, func() error {
+			if !arrived(capture, behind) {
+				return fmt.Errorf("%s: what is allowed did not arrive", what)
+			}
+			return nil
+		})
+		if got := arrived(capture, probe); got != want {
+			t.Errorf("%s: the tagged frame passed: %v\n%+v\n%+v", what, got, must(g.Drops(t.Context(), false)), must(g.Flows(t.Context(), "", 0)))
+		}
+	}
+	passes("no VLAN", false)
+	g.mustReload(t, config, policy(", a: {ports: [lan], vlans: [7]}, b: {ports: [wan], vlans: [7]}", "a", "b"))
+	passes("a VLAN more", true)
+	g.mustReload(t, config, policy(", a: {ports: [lan], vlans: [8]}, c: {ports: [lan], vlans: [7]}, b: {ports: [wan], vlans: [7, 8]}", "c", "b"))
+	passes("it moves", true)
+	if flows := must(g.Flows(t.Context(), "dport 7", 0)); len(flows) != 1 || flows[0].From != "c" || flows[0].Packets[0] != 2 {
+		t.Errorf("flows are %+v", flows)
+	}
+	g.mustReload(t, config, policy(", a: {ports: [lan], vlans: [8]}, c: {ports: [lan], vlans: [7]}, b: {ports: [wan], vlans: [7, 8]}", "a", "b"))
+	passes("where it is not allowed", false)
+	g.mustReload(t, config, policy("", "", ""))
+	passes("no VLAN again", false)
+	if flows := must(g.Flows(t.Context(), "dport 7", 0)); len(flows) != 0 {
+		t.Errorf("flows are left: %+v", flows)
+	}
+	for _, port := range must(g.Status(t.Context())).Ports {
+		if len(port.VLANs) != 0 {
+			t.Errorf("port %s has VLANs %v", port.Name, port.VLANs)
 		}
 	}
 }

@@ -323,6 +323,10 @@ func (g *running) stop() error {
 func (g *running) announce() {
 	log := g.options.Log
 	for _, p := range g.plane.Ports() {
+		if p.Missing != "" {
+			log.Warn("port is missing", "name", p.Name, "device", p.Device, "why", p.Missing)
+			continue
+		}
 		args := []any{"name", p.Name, "device", p.Device, "mode", p.Running.String()}
 		if p.WhyNotNative != "" {
 			args = append(args, "why_not_native", p.WhyNotNative)

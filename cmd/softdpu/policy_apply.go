@@ -35,8 +35,9 @@ SIGHUP does the same. Everything is checked before, the policy's own tests inclu
 wrong, the policy before stays in force and no packet notices. No link goes down. Established
 connections are judged again with their next packet; those that are no longer allowed are cut.
 
-A reload puts in force the policy, management, override_management and flows.timeouts. Other keys that
-have changed, and ports or VLANs that move from one zone to another, are refused: they need a restart.
+A reload puts in force the policy, management, override_management, flows.timeouts, ports and inline.
+Ports come, go and move between zones with the policy, and the flows of the others do not notice. Other
+keys that have changed are refused: they need a restart.
 
 With --confirm the policy before comes back by itself unless 'softdpu policy confirm' is said in time: for
 changes that may cut off whoever makes them. It does so also if the gateway dies meanwhile, as soon as it
