@@ -23,7 +23,7 @@ func TestNoAllocs(t *testing.T) {
 			}
 			check(t, l.Must(t, "client").SetMTU("c0", mtu))
 			check(t, l.Must(t, "gw").SetMTU("lan", mtu))
-			e := newEnd(t, xsk.UMEMOptions{Frames: 1024, FrameSize: 2048, Mode: xsk.Copy, MultiBuffer: multi, TxMetadata: true})
+			e := newEnd(t, xsk.UMEMOptions{Frames: 1024, FrameSize: 2048, Mode: xsk.Copy, MultiBuffer: multi, TxMetadata: xsk.KernelAtLeast(6, 8)})
 			s := e.open(t, l.Must(t, "client"), "c0", 1, xsk.AttachOptions{MultiBuffer: multi},
 				xsk.SocketOptions{Rx: 256, Tx: 256, Fill: 512, Completion: 256}).sockets[0]
 			sender := must(l.Must(t, "gw").OpenSender("lan"))(t)
