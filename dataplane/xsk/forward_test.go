@@ -93,6 +93,7 @@ func TestForwardTCP(t *testing.T) {
 		{"generic mode", 1500, xsk.UMEMOptions{Mode: xsk.Generic, FrameSize: 2048}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			sinceOptions(t, tt.umem)
 			l := testenv.New(t, "inline", testenv.Options{Prefix: prefix, MTU: tt.mtu})
 			client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, "gw")
 			if tt.umem.Mode == xsk.Generic {

@@ -34,6 +34,25 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// sinceLinux leaves the test out on a kernel that cannot do what it tests.
+func sinceLinux(t *testing.T, major, minor int, what string) {
+	t.Helper()
+	if !xsk.KernelAtLeast(major, minor) {
+		t.Skipf("%s: since Linux %d.%d", what, major, minor)
+	}
+}
+
+// sinceOptions does so for what UMEMOptions ask for.
+func sinceOptions(t *testing.T, o xsk.UMEMOptions) {
+	t.Helper()
+	if o.MultiBuffer {
+		sinceLinux(t, 6, 6, "packets of several frames")
+	}
+	if o.TxMetadata {
+		sinceLinux(t, 6, 8, "checksums left to the device")
+	}
+}
+
 // A port is a device with a program and a socket for each of some queues.
 type port struct {
 	node     *testenv.Namespace
@@ -52,6 +71,7 @@ type end struct {
 // newEnd makes a UMEM whose frames are all in one pool.
 func newEnd(t *testing.T, o xsk.UMEMOptions) *end {
 	t.Helper()
+	sinceOptions(t, o)
 	u := must(xsk.NewUMEM(o))(t)
 	e := &end{umem: u, pool: must(u.NewPool(u.Frames()))(t)}
 	t.Cleanup(func() { e.close(t) })

@@ -46,13 +46,15 @@ type Socket struct {
 	busy        bool
 	maxSegments int // descriptors of one packet that the kernel sends
 	counters    Counters
+	mode        Mode
+	pollNow     unix.PollFd // of wakeByPoll
+	pollTime    unix.Timespec
 
 	// Cold.
 	fd       int
 	device   Device
 	queue    int
 	cookie   uint64 // of the network namespace
-	mode     Mode
 	attempts []Attempt
 	checksum bool
 }

@@ -37,6 +37,9 @@ func (s *Socket) Kick() error {
 		s.counters.Kicks++
 		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 		if errno == 0 {
+			if s.busy && s.mode == ZeroCopy && s.tx.pending() == before && s.tx.wanted() {
+				s.wakeByPoll()
+			}
 			return nil
 		}
 		if !s.passes(errno) {
@@ -47,6 +50,16 @@ func (s *Socket) Kick() error {
 		}
 	}
 	return nil
+}
+
+// wakeByPoll wakes the driver where sending does not. With busy polling on, the kernel takes it that the
+// device's polling sends as well, and wakes nobody; the receiving half of some drivers does not send
+// (virtio_net, seen on 7.2). Polling the descriptor wakes them all the same.
+func (s *Socket) wakeByPoll() {
+	s.counters.Kicks++
+	s.pollNow = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLOUT}
+	s.pollTime = unix.Timespec{}
+	_, _, _ = unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&s.pollNow)), 1, uintptr(unsafe.Pointer(&s.pollTime)), 0, 0, 0)
 }
 
 // passes counts a system call that came to nothing, and reports whether the next may do better.
@@ -105,7 +118,7 @@ func (p *Poller) Remove(s *Socket) {
 }
 
 // Wait returns when a socket has events, or when the time is over (less than 0 is never), and how many
-// sockets have events. The kernel is woken on the way, as by Kick. A signal ends it early, without error.
+// sockets have events. The kernel is woken on the way, as by Kick.
 //
 // Nothing wakes it when a device goes away: then Kick has the error.
 func (p *Poller) Wait(timeout time.Duration) (int, error) {
@@ -114,17 +127,20 @@ func (p *Poller) Wait(timeout time.Duration) (int, error) {
 		p.timeout = unix.NsecToTimespec(int64(timeout))
 		limit = &p.timeout
 	}
-	// Not raw: the scheduler shall give the processor to others meanwhile.
-	n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(p.fds))), uintptr(len(p.fds)),
-		uintptr(unsafe.Pointer(limit)), 0, 0, 0)
-	for _, s := range p.sockets {
-		s.counters.Waits++
+	for {
+		// Not raw: the scheduler shall give the processor to others meanwhile.
+		n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(p.fds))), uintptr(len(p.fds)),
+			uintptr(unsafe.Pointer(limit)), 0, 0, 0)
+		for _, s := range p.sockets {
+			s.counters.Waits++
+		}
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+			// The runtime interrupts its threads by signals. The kernel has left in limit what is left of it.
+		default:
+			return 0, errno
+		}
 	}
-	switch errno {
-	case 0:
-		return int(n), nil
-	case unix.EINTR:
-		return 0, nil
-	}
-	return 0, errno
 }
