@@ -38,7 +38,7 @@ func (r *router) HandleFunc(pattern string, handler http.HandlerFunc) {
 
 // ServeHTTP answers to every path as it is written: none is taken for another that is spelled better.
 func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if path.Clean(req.URL.Path) != req.URL.Path || req.Method == http.MethodConnect {
+	if !path.IsAbs(req.URL.Path) || path.Clean(req.URL.Path) != req.URL.Path || req.Method == http.MethodConnect {
 		r.unknown(w, req)
 		return
 	}

@@ -99,7 +99,9 @@ func (s *server) guard(handler http.Handler, log *slog.Logger) {
 		ReadHeaderTimeout: askPatience,
 		IdleTimeout:       idlePatience,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
