@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +35,9 @@ type hostile struct {
 }
 
 func hostileBytes() []hostile {
-	get := func(target string) string { return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" }
+	get := func(target string) string {
+		return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+	}
 	post := func(target, header, body string) string {
 		return "POST " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + "\r\n" + body
 	}
@@ -44,9 +50,9 @@ func hostileBytes() []hostile {
 	list := []hostile{
 		{"nothing", "", 0, ""},
 		{"random bytes", string(random), 400, "Bad Request"},
-		{"zeros", strings.Repeat("\x00", 100_000), 400, "Bad Request"},
+		{"zeros", strings.Repeat("\x00", 100_000), 431, "Too Large"},
 		{"a TLS hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + string(random[:500]) + "\r\n\r\n", 400, "Bad Request"},
-		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP"},
+		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 404, "these do: "},
 		{"HTTP of the future", "GET /v1/status HTTP/9.9\r\nHost: x\r\n\r\n", 505, "HTTP"},
 		{"half a header", "GET /v1/status HTTP/1.1\r\nHos", 400, "Bad Request"},
 		{"a path of 1 MB", get("/" + huge), 431, "Too Large"},
@@ -173,10 +179,6 @@ func TestLabHostileSocket(t *testing.T) {
 		return nil
 	})
 	first := []uint32{streams[0].sent.Load(), streams[1].sent.Load()}
-	check, err := apiSchemas()
-	if err != nil {
-		t.Fatal(err)
-	}
 	// What pools and caches hold is there from the first request on.
 	for range 50 {
 		must(p.Status(t.Context()))
@@ -190,77 +192,7 @@ func TestLabHostileSocket(t *testing.T) {
 		}
 	}
 
-	for _, h := range hostileBytes() {
-		t.Run(h.name, func(t *testing.T) {
-			status, body, err := send(c.Control.Socket, h.send)
-			if status != h.status || !strings.Contains(body, h.says) {
-				t.Errorf("answers %d, want %d and %q: %.300q, %v", status, h.status, h.says, body, err)
-			}
-			if strings.HasPrefix(body, "{") && status >= 400 {
-				if err := check.check("GET", "/", status, []byte(body)); err != nil {
-					t.Error(err)
-				}
-			}
-			if len(body) > 64<<10 {
-				t.Errorf("an answer of %d bytes", len(body))
-			}
-		})
-	}
-
-	t.Run("headers without end", func(t *testing.T) {
-		conn := must(net.Dial("unix", c.Control.Socket))
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-		_, _ = io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: x\r\n")
-		sent, err := 0, error(nil)
-		for n := 0; err == nil && sent < 64<<20; sent += n {
-			n, err = io.WriteString(conn, "X-More: "+strings.Repeat("y", 1000)+"\r\n")
-		}
-		if sent > 4<<20 {
-			t.Errorf("%d bytes of headers were taken", sent)
-		}
-	})
-	t.Run("slow headers and bodies", func(t *testing.T) {
-		var conns []net.Conn
-		for i := range 100 {
-			conn := must(net.Dial("unix", c.Control.Socket))
-			defer conn.Close()
-			conns = append(conns, conn)
-			_, _ = io.WriteString(conn, []string{"GET /v1/sta", "POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"}[i%2])
-		}
-		start, open := time.Now(), len(conns)
-		for open > 0 && time.Since(start) < 40*time.Second {
-			open = 0
-			for _, conn := range conns {
-				if _, err := io.WriteString(conn, "x"); err == nil {
-					open++
-				}
-			}
-			operator(t, "beside slow ones")
-			time.Sleep(200 * time.Millisecond)
-		}
-		// A header and a body have 10 s each, from their beginning, however many bytes come meanwhile.
-		if took := time.Since(start); open > 0 || took < 5*time.Second {
-			t.Errorf("%d of %d are open after %s", open, len(conns), took)
-		}
-	})
-	t.Run("answers that nobody reads", func(t *testing.T) {
-		for range 50 {
-			conn := must(net.Dial("unix", c.Control.Socket))
-			defer conn.Close()
-			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			_, _ = io.WriteString(conn, strings.Repeat("GET /v1/drops?all=1 HTTP/1.1\r\nHost: x\r\n\r\n", 1000))
-		}
-		operator(t, "beside those who do not read")
-	})
-	t.Run("10,000 connections", func(t *testing.T) {
-		conns := manyConnections(t, c.Control.Socket, 10_000)
-		defer func() {
-			for _, conn := range conns {
-				conn.Close()
-			}
-		}()
-		operator(t, "beside 10,000 connections")
+	besiege(t, c.Control.Socket, hostileBytes(), askPatience, operator, func(t *testing.T) {
 		if u := p.usage(t, gw); u.files > before.files+maxConnections+20 || u.goroutines > before.goroutines+3*maxConnections {
 			t.Errorf("before %+v, now %+v", before, u)
 		}
@@ -287,6 +219,139 @@ func TestLabHostileSocket(t *testing.T) {
 		t.Errorf("the log says %.3000s", log)
 	}
 	p.stop(t)
+}
+
+// besiege sends what is hostile to a control socket: bytes, more than anybody asks, slowly, and on 10,000
+// connections. Operator checks in between that somebody who asks is answered, crowded that the connections are few.
+func besiege(t *testing.T, socket string, list []hostile, patience time.Duration, operator func(t *testing.T, when string), crowded func(*testing.T)) {
+	check, err := apiSchemas()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range list {
+		t.Run(h.name, func(t *testing.T) {
+			status, body, err := send(socket, h.send)
+			if status != h.status || !strings.Contains(body, h.says) {
+				t.Errorf("answers %d, want %d and %q: %.300q, %v", status, h.status, h.says, body, err)
+			}
+			if strings.HasPrefix(body, "{") && status >= 400 {
+				if err := check.check("GET", "/", status, []byte(body)); err != nil {
+					t.Error(err)
+				}
+			}
+			if len(body) > 64<<10 {
+				t.Errorf("an answer of %d bytes", len(body))
+			}
+		})
+	}
+
+	t.Run("headers without end", func(t *testing.T) {
+		conn := must(net.Dial("unix", socket))
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: x\r\n")
+		sent, err := 0, error(nil)
+		for n := 0; err == nil && sent < 64<<20; sent += n {
+			n, err = io.WriteString(conn, "X-More: "+strings.Repeat("y", 1000)+"\r\n")
+		}
+		if sent > 4<<20 {
+			t.Errorf("%d bytes of headers were taken", sent)
+		}
+	})
+	t.Run("slow headers and bodies", func(t *testing.T) {
+		if patience == askPatience && !long() {
+			t.Skip("takes 10 s")
+		}
+		var conns []net.Conn
+		for i := range 100 {
+			conn := must(net.Dial("unix", socket))
+			defer conn.Close()
+			conns = append(conns, conn)
+			_, _ = io.WriteString(conn, []string{"GET /v1/sta", "POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"}[i%2])
+		}
+		start, open := time.Now(), len(conns)
+		for open > 0 && time.Since(start) < patience+30*time.Second {
+			open = 0
+			for _, conn := range conns {
+				if _, err := io.WriteString(conn, "x"); err == nil {
+					open++
+				}
+			}
+			operator(t, "beside slow ones")
+			time.Sleep(patience / 20)
+		}
+		// Header and body have their time from their beginning, however many bytes come meanwhile.
+		if took := time.Since(start); open > 0 || took < patience/2 {
+			t.Errorf("%d of %d are open after %s", open, len(conns), took)
+		}
+	})
+	t.Run("answers that nobody reads", func(t *testing.T) {
+		for range 50 {
+			conn := must(net.Dial("unix", socket))
+			defer conn.Close()
+			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			_, _ = io.WriteString(conn, strings.Repeat("GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 1000))
+		}
+		operator(t, "beside those who do not read")
+	})
+	t.Run("10,000 connections", func(t *testing.T) {
+		conns := manyConnections(t, socket, 10_000)
+		defer func() {
+			for _, conn := range conns {
+				conn.Close()
+			}
+		}()
+		operator(t, "beside 10,000 connections")
+		crowded(t)
+	})
+}
+
+// Without a gateway behind it, the server of the control socket withstands the same, and leaves nothing.
+func TestServerBesieged(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &lockedBuffer{}
+	reload := func(context.Context) (*Reloaded, error) { return nil, errStopping }
+	s, err := newServer(&reporter{}, reload, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.http.ReadHeaderTimeout = time.Second
+	goroutines := runtime.NumGoroutine()
+	served := make(chan error, 1)
+	go func() { served <- s.serve(l) }()
+	web := NewClient(socket)
+	operator := func(t *testing.T, when string) {
+		t.Helper()
+		var document map[string]any
+		if err := web.get(limited(t, 20*time.Second), "openapi.json", nil, &document); err != nil || document["openapi"] == nil {
+			t.Fatalf("%s an operator is told %v", when, err)
+		}
+	}
+	list := slices.DeleteFunc(hostileBytes(), func(h hostile) bool { return h.status == http.StatusOK })
+	besiege(t, socket, list, s.http.ReadHeaderTimeout, operator, func(t *testing.T) {
+		s.conns.mu.Lock()
+		defer s.conns.mu.Unlock()
+		if len(s.conns.open) > maxConnections {
+			t.Errorf("%d connections are open", len(s.conns.open))
+		}
+	})
+	operator(t, "afterwards")
+	if err := errors.Join(s.stop(), <-served); err != nil {
+		t.Error(err)
+	}
+	testenv.Eventually(t, 20*time.Second, func() error {
+		if n := runtime.NumGoroutine(); n > goroutines+2 {
+			return fmt.Errorf("%d goroutines, and before %d", n, goroutines)
+		}
+		return nil
+	})
+	if strings.Contains(log.String(), "panic") {
+		t.Errorf("a handler panicked:\n%s", log)
+	}
 }
 
 // manyConnections opens so many at once, some of which say a word.

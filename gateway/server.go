@@ -90,7 +90,7 @@ func (s *server) guard(handler http.Handler, log *slog.Logger) {
 				defer waiting.await() // for what the server has yet to send
 				answer = waiting
 			}
-			if readBody(answer, req) {
+			if readBody(answer, req, s.http.ReadHeaderTimeout) {
 				handler.ServeHTTP(answer, req)
 			}
 		}),
