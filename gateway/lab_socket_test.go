@@ -263,7 +263,7 @@ func besiege(t *testing.T, socket string, list []hostile, patience time.Duration
 			t.Skip("takes 10 s")
 		}
 		var conns []net.Conn
-		for i := range 100 {
+		for i := range 2 * maxConnections {
 			conn := must(net.Dial("unix", socket))
 			defer conn.Close()
 			conns = append(conns, conn)
