@@ -48,6 +48,13 @@ tests:
 		{"built-in", "{in: host, out: wan0, src: 0.0.0.0, dst: 255.255.255.255, service: udp/67, sport: 68}", "{verdict: allow, rule: builtin-dhcp-client}", false, "", ""},
 		{"routed", "{in: lan0, src: 10.0.0.1, dst: 192.0.2.1, service: tcp/443}", "{verdict: allow, rule: web}", true, "", "watch"},
 
+		{"a reply, which no rule is asked about", "{in: lan0, out: lan0, out_vlan: 20, mac: '02:00:00:00:00:07', src: 10.0.0.1, dst: 192.0.2.1, service: icmp/echo-reply}", "{verdict: drop, rule: none}", false, "", ""},
+		{"an error, which no rule is asked about", "{in: lan0, out: lan0, out_vlan: 20, mac: '02:00:00:00:00:07', src: 10.0.0.1, dst: 192.0.2.1, service: icmp/3}", "{verdict: drop}", false, "", ""},
+		{"a redirect, which never passes", "{in: lan0, out: lan0, out_vlan: 20, mac: '02:00:00:00:00:07', src: 10.0.0.1, dst: 192.0.2.1, service: icmp/5}", "{verdict: drop}", false, "", ""},
+		{"an ICMPv6 error", "{in: vpn, out: lan, src: '2001:db8::1', dst: '2001:db8::2', service: icmpv6/2}", "{verdict: drop}", false, "", ""},
+		{"a request with that rule", "{in: lan0, out: lan0, out_vlan: 20, mac: '02:00:00:00:00:07', src: 10.0.0.1, dst: 192.0.2.1, service: icmp/echo-request}", "{verdict: allow, rule: desk}", false, "", ""},
+		{"a reply that is thought to pass", "{in: lan0, out: lan0, out_vlan: 20, mac: '02:00:00:00:00:07', src: 10.0.0.1, dst: 192.0.2.1, service: icmp/0}", "{verdict: allow}", false, "got drop: no rule is asked, a reply passes with the request", ""},
+
 		{"no routes", "{in: lan0, src: 10.0.0.1, dst: 192.0.2.1, service: tcp/443}", "{verdict: allow}", false, "add out: PORT", ""},
 		{"no route", "{in: lan0, src: 10.0.0.1, dst: 192.0.2.2, service: tcp/443}", "{verdict: allow}", true, "no route leads to 192.0.2.2", ""},
 		{"route to no zone", "{in: lan0, src: 10.0.0.1, dst: 192.0.2.9, service: tcp/443}", "{verdict: allow}", true, `leads to "nowhere"`, ""},

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -55,6 +56,9 @@ var filterKeys = []struct{ key, value string }{
 // Tiers that hold flows.
 var tiers = []string{"hardware", "xdp", "worker"}
 
+// filterExample is an expression that has a bit of everything.
+const filterExample = "src 10.0.0.0/8 and (dport 443 or not state new)"
+
 // maxFilterDepth bounds parentheses and negations inside each other.
 const maxFilterDepth = 100
 
@@ -69,6 +73,10 @@ func ParseFilter(text string) (*Filter, error) {
 	if err == nil && p.at < len(p.words) {
 		w := p.words[p.at]
 		err = p.fail(w, "expected `and` or `or`, not %q", w.text)
+	}
+	var fault *FilterError
+	if errors.As(err, &fault) && fault.Hint == "" {
+		fault.Hint = "as in " + filterExample
 	}
 	if err != nil {
 		return nil, err
@@ -116,6 +124,11 @@ func (p *filterParser) split() {
 }
 
 func (p *filterParser) fail(w filterWord, format string, args ...any) *FilterError {
+	for i := range args {
+		if word, ok := args[i].(string); ok {
+			args[i] = shortened(word)
+		}
+	}
 	return &FilterError{Text: p.text, Column: w.column, Msg: fmt.Sprintf(format, args...)}
 }
 

@@ -457,8 +457,8 @@ func checkPolicyRequests(t *testing.T, g *testGateway) {
 		{"/v1/reload?confirm=2", 0, 400, "is not a duration"},
 		{"/v1/reload?confirm=1ms", 0, 400, "between 1s and 24h"},
 		{"/v1/reload?confirm=-2m", 0, 400, "between 1s and 24h"},
-		{"/v1/reload?%zz", 0, 400, "read the form"},
-		{"/v1/policy/history", 0, 404, "nothing answers to POST"},
+		{"/v1/reload?%zz", 0, 400, "read the query"},
+		{"/v1/policy/history", 0, 405, "does not answer to POST"},
 	} {
 		if status, body := postAs(t, tt.uid, dir+"/s", tt.path); status != tt.status || !strings.Contains(body, tt.want) {
 			t.Errorf("%.60s by user %d: %d %s", tt.path, tt.uid, status, body)

@@ -38,9 +38,14 @@ type reloadRig struct {
 
 func newReloadRig(t *testing.T, prefix, policy string, ports ...uint16) *reloadRig {
 	t.Helper()
-	l := testenv.New(t, "client-server", testenv.Options{Prefix: prefix})
+	return newReloadRigIn(t, testenv.New(t, "client-server", testenv.Options{Prefix: prefix}), labRouted, policy, ports...)
+}
+
+// newReloadRigIn is newReloadRig in a lab that is up.
+func newReloadRigIn(t *testing.T, l *testenv.Lab, config, policy string, ports ...uint16) *reloadRig {
+	t.Helper()
 	r := &reloadRig{lab: l, client: l.Must(t, "client"), echo: map[uint16]*testenv.Echo{}, signal: make(chan os.Signal, 1)}
-	r.testGateway = runWith(t, l, write(t, labRouted, policy), Options{
+	r.testGateway = runWith(t, l, write(t, config, policy), Options{
 		Reload: r.signal, now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 	})
 	for _, port := range ports {
@@ -50,6 +55,11 @@ func newReloadRig(t *testing.T, prefix, policy string, ports ...uint16) *reloadR
 		}
 		t.Cleanup(func() { echo.Close() })
 		r.echo[port] = echo
+		echo6, err := l.Must(t, "server").ServeEcho(t.Context(), netip.AddrPortFrom(server6, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { echo6.Close() })
 	}
 	return r
 }
@@ -74,7 +84,12 @@ func (r *reloadRig) apply(t *testing.T, policy string) uint32 {
 
 func (r *reloadRig) dial(t *testing.T, port uint16) net.Conn {
 	t.Helper()
-	c, err := r.client.Dial(limited(t, 5*time.Second), "tcp", r.echo[port].Addr().String())
+	return r.dialAt(t, server4, port)
+}
+
+func (r *reloadRig) dialAt(t *testing.T, server netip.Addr, port uint16) net.Conn {
+	t.Helper()
+	c, err := r.client.Dial(limited(t, 5*time.Second), "tcp", netip.AddrPortFrom(server, port).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +145,7 @@ func shuffled(round int) (text string, names []string) {
 		rules = append(rules, fmt.Sprintf("{name: filler-%d, from: {zone: %s}, to: host, service: udp/%d, action: allow}", i, lan, 7000+i))
 	}
 	random.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
-	text = fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [lan]}, %s: {ports: [wan]}}\nrules:\n", lan, wan)
+	text = fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [lan, lan2]}, %s: {ports: [wan, wan2]}}\nrules:\n", lan, wan)
 	for _, r := range rules {
 		text += "  - " + r + "\n"
 		name, _, _ := strings.Cut(strings.TrimPrefix(r, "{name: "), ",")
@@ -139,14 +154,17 @@ func shuffled(round int) (text string, names []string) {
 	return text, names
 }
 
-// Connections go on through policies that differ in names and order: no reset, no lost byte, no packet
+// Connections of both families, whose replies take other ports than their requests, go on through policies that
+// differ in names and order: no reset, no lost byte, no packet
 // refused, and what they are counted under is a rule of the epoch's policy. Then one cuts ten of them, and
 // no other.
 func TestLabReloads(t *testing.T) {
 	const cut = 10
 	rounds, conns := sized(30, 100), sized(40, 1000)
 	first, names := shuffled(0)
-	r := newReloadRig(t, "t-rl-many", first, 5001, 5002, 5003)
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-rl-many"})
+	addReturnPath(t, l)
+	r := newReloadRigIn(t, l, asymmetricRouted, first, 5001, 5002, 5003)
 	epochs := map[uint32][]string{1: names}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -158,7 +176,7 @@ func TestLabReloads(t *testing.T) {
 		if i < cut {
 			port = 5003
 		}
-		c := r.dial(t, port)
+		c := r.dialAt(t, []netip.Addr{server4, server6}[i%2], port)
 		all[i] = c
 		random := rand.New(rand.NewPCG(2, uint64(i)))
 		wg.Go(func() {
@@ -209,6 +227,11 @@ func TestLabReloads(t *testing.T) {
 	wg.Wait()
 	if n := exchanges.Load(); n < int64(rounds*conns/10) {
 		t.Errorf("only %d exchanges in %d rounds", n, rounds)
+	}
+	for device, ns := range map[string]*testenv.Namespace{"s0": l.Must(t, "server"), "c1": r.client} {
+		if s := must(ns.DeviceStats(device)); s.RxPackets < uint64(exchanges.Load()) {
+			t.Errorf("%d packets came in by %s, of %d exchanges", s.RxPackets, device, exchanges.Load())
+		}
 	}
 	for _, reason := range []string{"wrong-zone", "flow-gone", "generation-absent", "internal"} {
 		if d := r.dropped(t, reason); d.Packets > 0 {

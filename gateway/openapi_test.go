@@ -18,6 +18,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 )
 
@@ -415,5 +417,39 @@ func TestAPICheckerFindsWhatIsWrong(t *testing.T) {
 	d, _ := readAPI()
 	if err := json.Unmarshal(d.text, &served); err != nil || served["openapi"] == nil {
 		t.Errorf("what is served is no document: %v", err)
+	}
+}
+
+// Words that the document lists are those that there are.
+func TestAPIDocumentNamesWords(t *testing.T) {
+	a, err := apiSchemas()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for s := bpf.XDPFlowState(0); s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+		if name := s.String(); s >= flowSynSent {
+			states = append(states, name)
+		}
+	}
+	for _, row := range []struct {
+		schema, field string
+		want          []string
+	}{
+		{"Flow", "state", states},
+		{"Flow", "tier", tiers},
+		{"RuleStatus", "action", []string{firewall.Allow.String(), firewall.Deny.String(), firewall.Reject.String()}},
+		{"PortStatus", "mode", []string{dataplane.ModeNative.String(), dataplane.ModeGeneric.String()}},
+	} {
+		var listed []string
+		list, _ := a.at("components", "schemas", row.schema, "properties", row.field, "enum").([]any)
+		for _, word := range list {
+			listed = append(listed, word.(string))
+		}
+		slices.Sort(listed)
+		slices.Sort(row.want)
+		if !slices.Equal(listed, row.want) {
+			t.Errorf("%s of %s is one of %v, want %v", row.field, row.schema, listed, row.want)
+		}
 	}
 }

@@ -31,21 +31,23 @@ func bodyLimit(req *http.Request) int64 {
 
 // readBody takes the body of a request before a handler sees it, so that no handler waits for who sends it. If
 // the answer is false it has been refused.
-func readBody(w http.ResponseWriter, req *http.Request) bool {
+func readBody(w http.ResponseWriter, req *http.Request, patience time.Duration) bool {
 	if req.Body == nil || req.Body == http.NoBody {
 		return true
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(askPatience)) // a writer in a test has none
+	_ = control.SetReadDeadline(time.Now().Add(patience)) // a writer in a test has none
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, bodyLimit(req)))
-	_ = control.SetReadDeadline(time.Time{})
+	if err == nil { // else the server would wait for the rest
+		_ = control.SetReadDeadline(time.Time{})
+	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		refuse(w, http.StatusRequestEntityTooLarge, apiError{Error: fmt.Sprintf("the body is larger than %d KiB", tooLarge.Limit>>10), Hint: "no question needs so much"})
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		w.Header().Set("Connection", "close")
-		refuse(w, http.StatusRequestTimeout, apiError{Error: "the body did not come within 10 seconds", Hint: "send it at once"})
+		refuse(w, http.StatusRequestTimeout, apiError{Error: fmt.Sprintf("the body did not come within %s", patience), Hint: "send it at once"})
 	case err != nil:
 		w.Header().Set("Connection", "close")
 		refuse(w, http.StatusBadRequest, apiError{Error: "read the body: " + err.Error(), Hint: "send as much as Content-Length says"})

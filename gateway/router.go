@@ -38,8 +38,8 @@ func (r *router) HandleFunc(pattern string, handler http.HandlerFunc) {
 
 // ServeHTTP answers to every path as it is written: none is taken for another that is spelled better.
 func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if path.Clean(req.URL.Path) != req.URL.Path || req.Method == http.MethodConnect {
-		r.unknown(w, req)
+	if !path.IsAbs(req.URL.Path) || path.Clean(req.URL.Path) != req.URL.Path || req.Method == http.MethodConnect {
+		r.nothing(w, req)
 		return
 	}
 	r.mux.ServeHTTP(w, req)
@@ -77,7 +77,7 @@ func (r *router) parameters(pattern string, req *http.Request) *apiError {
 	return nil
 }
 
-// unknown answers to what no route takes.
+// unknown answers to what no route takes: another method of a path, or another path.
 func (r *router) unknown(w http.ResponseWriter, req *http.Request) {
 	var methods []string
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
@@ -93,6 +93,11 @@ func (r *router) unknown(w http.ResponseWriter, req *http.Request) {
 		})
 		return
 	}
+	r.nothing(w, req)
+}
+
+// nothing answers to a path that is none.
+func (r *router) nothing(w http.ResponseWriter, req *http.Request) {
 	refuse(w, http.StatusNotFound, apiError{
 		Error: fmt.Sprintf("nothing answers to %s %s", shortened(req.Method), shortened(req.URL.Path)),
 		Hint:  "these do: " + strings.Join(r.routes, ", "),

@@ -99,24 +99,27 @@ func (s *server) guard(handler http.Handler, log *slog.Logger) {
 				return
 			}
 			defer s.busy.Done()
-			defer s.conns.answering(req.Context())()
-			defer blame(log, req)
 			answer := w
 			if s.http.WriteTimeout == 0 {
 				waiting := patient{w}
 				defer waiting.await() // for what the server has yet to send
 				answer = waiting
 			}
-			if readBody(answer, req) {
-				handler.ServeHTTP(answer, req)
+			if !readBody(answer, req, s.http.ReadHeaderTimeout) {
+				return
 			}
+			defer s.conns.answering(req.Context())()
+			defer blame(log, req)
+			handler.ServeHTTP(answer, req)
 		}),
 		ConnContext:       withConn,
 		ConnState:         s.conns.state,
 		ReadHeaderTimeout: askPatience,
 		IdleTimeout:       idlePatience,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
