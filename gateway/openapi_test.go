@@ -439,7 +439,15 @@ func TestAPIDocumentNamesWords(t *testing.T) {
 		{"Flow", "state", states},
 		{"Flow", "tier", tiers},
 		{"RuleStatus", "action", []string{firewall.Allow.String(), firewall.Deny.String(), firewall.Reject.String()}},
-		{"PortStatus", "mode", []string{dataplane.ModeNative.String(), dataplane.ModeGeneric.String()}},
+		{"PortStatus", "mode", []string{dataplane.ModeNative.String(), dataplane.ModeGeneric.String(), ""}},
+		{"Inheritance", "how", []string{startFirst, startTakeOver, startConversion, startAfresh}},
+		{"HistoryEntry", "result", []string{resultInForce, resultRefused}},
+		{"HistoryEntry", "confirm", []string{"", confirmWaiting, confirmConfirmed, confirmRolledBack}},
+		{"DiffSide", "what", []string{sideInForce, sideEntry, sideFiles}},
+		{"SetStatus", "type", []string{string(firewall.SetPrefix), string(firewall.SetPort), string(firewall.SetName), string(firewall.SetMAC)}},
+		{"SetEntry", "source", []string{setPolicy, setRuntime, setRemoved, setIdle}},
+		{"Difference", "kind", []string{firewall.KindZone, firewall.KindSet, firewall.KindWorkload, firewall.KindService, firewall.KindRule, firewall.KindTest}},
+		{"Difference", "how", []string{firewall.DiffAdded, firewall.DiffRemoved, firewall.DiffChanged, firewall.DiffMoved}},
 	} {
 		var listed []string
 		list, _ := a.at("components", "schemas", row.schema, "properties", row.field, "enum").([]any)
