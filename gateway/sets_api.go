@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os/user"
 	"slices"
@@ -214,7 +215,13 @@ func (s *server) changeSet(remove bool) http.HandlerFunc {
 		call := setCall{set: req.PathValue("name"), remove: remove, by: liveBy(uid)}
 		d := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxSetBody))
 		d.DisallowUnknownFields()
-		if err := d.Decode(&call.SetChange); err != nil {
+		err := d.Decode(&call.SetChange)
+		if err == nil {
+			if _, more := d.Token(); !errors.Is(more, io.EOF) {
+				err = errors.New("there is more behind the object")
+			}
+		}
+		if err != nil {
 			status := http.StatusBadRequest
 			if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
 				status = http.StatusRequestEntityTooLarge
