@@ -237,6 +237,7 @@ func TestLabSetsRefused(t *testing.T) {
 		{"host bits", "threats", entries("192.0.2.0/24", "10.1.2.3/8"), false, []string{"entries:2:1", "bits set beyond its length", "write 10.0.0.0/8"}},
 		{"no entry", "threats", entries(""), false, []string{"is not an address"}},
 		{"binary", "threats", entries("\x00\x1b[2J\xff"), false, []string{"is not an address"}},
+		{"a very long one", "threats", entries("192.0.2.1", strings.Repeat("1", 1<<20)), false, []string{"entries:2:1", "longer than an entry can be"}},
 		{"no entries", "threats", entries(), false, []string{"no entry is given"}},
 		{"too many", "threats", entries(many...), false, []string{"100001 entries", "several calls"}},
 		{"not for a time", "threats", SetChange{Entries: []string{"10.1.2.3"}, For: "soon"}, false, []string{`"soon" is not for how long`}},
@@ -261,7 +262,7 @@ func TestLabSetsRefused(t *testing.T) {
 			}
 		})
 	}
-	for _, body := range []string{"", "{", "[]", `{"entries": "x"}`, `{"entries": ["192.0.2.1"], "fro": 1}`, "\x00\xff", strings.Repeat("[", 100000)} {
+	for _, body := range []string{"", "{", "[]", `{"entries": "x"}`, `{"entries": ["192.0.2.1"], "fro": 1}`, `{"entries": ["192.0.2.1"]} {}`, "\x00\xff", strings.Repeat("[", 100000)} {
 		resp, err := r.http.Post("http://softdpu/v1/sets/threats/add", "", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)

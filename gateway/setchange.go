@@ -17,6 +17,7 @@ const (
 	maxSetEntries  = 100_000   // of one call
 	maxLiveEntries = 1_000_000 // of all sets together, that were given at runtime
 	maxSetComment  = 256       // bytes
+	maxSetEntry    = 256       // bytes of one as it is written
 	maxSetNotes    = 20        // of one call, and mistakes that are told of it
 )
 
@@ -219,6 +220,12 @@ func (t *setTrial) entries() {
 	var absent []int
 	parsed := make([]firewall.Entry, len(t.call.Entries))
 	for i, text := range t.call.Entries {
+		if len(text) > maxSetEntry {
+			if t.refuse(i, "give each entry by itself", "%.40q... is longer than an entry can be", text) {
+				return
+			}
+			continue
+		}
 		e, hint, err := firewall.ParseEntry(t.kind, strings.TrimSpace(text))
 		if err != nil {
 			if t.refuse(i, hint, "%v", err) {
@@ -241,7 +248,7 @@ func (t *setTrial) entries() {
 // refuse notes a mistake, and reports whether these are enough.
 func (t *setTrial) refuse(entry int, hint, format string, args ...any) bool {
 	text := t.call.Entries[entry]
-	pos := firewall.Pos{File: "entries", Line: entry + 1, Column: 1, Source: text[:min(len(text), 200)]}
+	pos := firewall.Pos{File: "entries", Line: entry + 1, Column: 1, Source: text[:min(len(text), maxSetEntry)]}
 	if len(t.errs) == maxSetNotes {
 		t.errs = append(t.errs, pos.Errorf("more than %d wrong entries; the rest was not read", maxSetNotes))
 		return true

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -210,7 +211,13 @@ func (s *server) changeSet(remove bool) http.HandlerFunc {
 		call := setCall{set: req.PathValue("name"), remove: remove, by: cmp.Or(who.Login, who.User)}
 		d := json.NewDecoder(req.Body)
 		d.DisallowUnknownFields()
-		if err := d.Decode(&call.SetChange); err != nil {
+		err := d.Decode(&call.SetChange)
+		if err == nil {
+			if _, more := d.Token(); !errors.Is(more, io.EOF) {
+				err = errors.New("there is more behind the object")
+			}
+		}
+		if err != nil {
 			refuse(w, http.StatusBadRequest, apiError{
 				Error: fmt.Sprintf("read the change: %v", err),
 				Hint:  `send an object as in {"entries": ["192.0.2.1"], "for": "1h", "comment": "why"}`,
