@@ -54,13 +54,16 @@ func (r *rig) captureCost(t *testing.T, rounds int) error {
 		return err
 	}
 	defer b.coll.Close()
+	ran := 0 // rounds of one program
 	cost := func(name string, prog *ebpf.Program, after func()) error {
-		b.cost = nil
-		for range rounds {
-			if err := r.measure(b, prog, true); err != nil {
+		b.cost, ran = nil, 0
+		for len(b.cost) < rounds {
+			err := r.measure(b, prog, true)
+			ran++
+			after()
+			if err != nil && ran > rounds+3 { // the lab's own hosts speak now and then: as in benchXDP
 				return err
 			}
-			after()
 		}
 		slices.Sort(b.cost)
 		t.Logf("%-40s %3.0f ns (%.0f to %.0f)", name, b.cost[len(b.cost)/2], b.cost[0], b.cost[len(b.cost)-1])
@@ -113,7 +116,7 @@ func (r *rig) captureCost(t *testing.T, rounds int) error {
 		if err != nil {
 			return err
 		}
-		n, want := counts[r.lan.ID], uint64(rounds*b.rounds)
+		n, want := counts[r.lan.ID], uint64(ran*b.rounds)
 		if n.Seen != want || c.takes != (n.Matched == want) || !c.takes && n.Matched > 0 || n.Matched != n.Lost+read || c.takes && read == 0 {
 			t.Errorf("%s: of %d packets %d were read: %+v", name, want, read, n)
 		}
