@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,10 @@ import (
 
 // socketPathMax is what struct sockaddr_un holds, in bytes.
 const socketPathMax = 107
+
+// umask is held while the process has another umask: of two gateways in a process, the second would take that of
+// the first for the one to restore.
+var umask sync.Mutex
 
 // listenControl listens on the control socket: readable for the group, or, where there is none of that
 // name, for root alone. It makes the directory, takes the place of a socket that a crash left, and
@@ -32,9 +37,11 @@ func listenControl(c *Control, log *slog.Logger) (*net.UnixListener, error) {
 		return nil, err
 	}
 	// Never open to more people than it will be: nothing else of the daemon runs yet.
+	umask.Lock()
 	old := unix.Umask(0o177)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Socket, Net: "unix"})
 	unix.Umask(old)
+	umask.Unlock()
 	if err != nil {
 		return nil, fmt.Errorf("listen on control socket: %w", err)
 	}
