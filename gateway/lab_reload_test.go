@@ -84,7 +84,7 @@ func (r *reloadRig) apply(t *testing.T, policy string) uint32 {
 
 func (r *reloadRig) dial(t *testing.T, port uint16) net.Conn {
 	t.Helper()
-	return r.dialAt(t, server4, port)
+	return r.dialAt(t, r.echo[port].Addr().Addr(), port)
 }
 
 func (r *reloadRig) dialAt(t *testing.T, server netip.Addr, port uint16) net.Conn {
@@ -119,7 +119,7 @@ func swap(c net.Conn, random *rand.Rand, limit time.Duration) error {
 
 // shuffled is a policy whose zones and rules have other names and another order in each round. What the
 // client may do is the same in all but one thing: probes are allowed in odd rounds.
-func shuffled(round int) (text string, names []string) {
+func shuffled(round int, lanPorts, wanPorts string) (text string, names []string) {
 	random := rand.New(rand.NewPCG(1, uint64(round)))
 	lan, wan := "lan", "wan"
 	switch round % 3 {
@@ -145,7 +145,7 @@ func shuffled(round int) (text string, names []string) {
 		rules = append(rules, fmt.Sprintf("{name: filler-%d, from: {zone: %s}, to: host, service: udp/%d, action: allow}", i, lan, 7000+i))
 	}
 	random.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
-	text = fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [lan, lan2]}, %s: {ports: [wan, wan2]}}\nrules:\n", lan, wan)
+	text = fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [%s]}, %s: {ports: [%s]}}\nrules:\n", lan, lanPorts, wan, wanPorts)
 	for _, r := range rules {
 		text += "  - " + r + "\n"
 		name, _, _ := strings.Cut(strings.TrimPrefix(r, "{name: "), ",")
@@ -161,7 +161,7 @@ func shuffled(round int) (text string, names []string) {
 func TestLabReloads(t *testing.T) {
 	const cut = 10
 	rounds, conns := sized(30, 100), sized(40, 1000)
-	first, names := shuffled(0)
+	first, names := shuffled(0, "lan, lan2", "wan, wan2")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-rl-many"})
 	addReturnPath(t, l)
 	r := newReloadRigIn(t, l, asymmetricRouted, first, 5001, 5002, 5003)
@@ -190,7 +190,7 @@ func TestLabReloads(t *testing.T) {
 		})
 	}
 	for round := 1; round <= rounds; round++ {
-		text, names := shuffled(round)
+		text, names := shuffled(round, "lan, lan2", "wan, wan2")
 		epoch := r.apply(t, text)
 		if want := uint32(round + 1); epoch != want {
 			t.Fatalf("round %d has epoch %d", round, epoch)
@@ -238,7 +238,7 @@ func TestLabReloads(t *testing.T) {
 			t.Errorf("%d packets were dropped: %s", d.Packets, reason)
 		}
 	}
-	last, _ := shuffled(rounds)
+	last, _ := shuffled(rounds, "lan, lan2", "wan, wan2")
 	r.apply(t, strings.Replace(last, ", tcp/5003", "", 1))
 	for i, c := range all {
 		wg.Go(func() {
