@@ -154,10 +154,9 @@ func shuffled(round int, lanPorts, wanPorts string) (text string, names []string
 	return text, names
 }
 
-// Connections of both families, whose replies take other ports than their requests, go on through policies that
-// differ in names and order: no reset, no lost byte, no packet
-// refused, and what they are counted under is a rule of the epoch's policy. Then one cuts ten of them, and
-// no other.
+// Connections of both families, whose replies take other ports than their requests, each send between any two
+// policies, which differ in names and order: no reset, no lost byte, no packet refused, and what they are counted
+// under is a rule of the epoch's policy. Then one cuts ten of them, and no other.
 func TestLabReloads(t *testing.T) {
 	const cut = 10
 	rounds, conns := sized(30, 100), sized(40, 1000)
@@ -169,7 +168,8 @@ func TestLabReloads(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	var exchanges atomic.Int64
+	exchanges := make([]atomic.Int64, conns)
+	pause := time.Duration(conns) * 500 * time.Microsecond // all together do not fill the machine
 	all := make([]net.Conn, conns)
 	for i := range all {
 		port := uint16(5001)
@@ -185,15 +185,28 @@ func TestLabReloads(t *testing.T) {
 					t.Errorf("connection %d: %v", i, err)
 					return
 				}
-				exchanges.Add(1)
+				exchanges[i].Add(1)
+				time.Sleep(pause)
 			}
 		})
 	}
+	before := make([]int64, conns)
 	for round := 1; round <= rounds; round++ {
+		testenv.Eventually(t, 60*time.Second, func() error { // which are whole: begun and ended under this policy
+			for i := range exchanges {
+				if n := exchanges[i].Load(); n < before[i]+2 {
+					return fmt.Errorf("round %d: connection %d has made %d exchanges since the policy before", round, i, n-before[i])
+				}
+			}
+			return nil
+		})
 		text, names := shuffled(round, "lan, lan2", "wan, wan2")
 		epoch := r.apply(t, text)
 		if want := uint32(round + 1); epoch != want {
 			t.Fatalf("round %d has epoch %d", round, epoch)
+		}
+		for i := range exchanges {
+			before[i] = exchanges[i].Load()
 		}
 		epochs[epoch] = names
 		if round%2 == 1 {
@@ -225,12 +238,13 @@ func TestLabReloads(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if n := exchanges.Load(); n < int64(rounds*conns/10) {
-		t.Errorf("only %d exchanges in %d rounds", n, rounds)
+	made := uint64(0)
+	for i := range exchanges {
+		made += uint64(exchanges[i].Load())
 	}
 	for device, ns := range map[string]*testenv.Namespace{"s0": l.Must(t, "server"), "c1": r.client} {
-		if s := must(ns.DeviceStats(device)); s.RxPackets < uint64(exchanges.Load()) {
-			t.Errorf("%d packets came in by %s, of %d exchanges", s.RxPackets, device, exchanges.Load())
+		if s := must(ns.DeviceStats(device)); s.RxPackets < made {
+			t.Errorf("%d packets came in by %s, of %d exchanges", s.RxPackets, device, made)
 		}
 	}
 	for _, reason := range []string{"wrong-zone", "flow-gone", "generation-absent", "internal"} {
@@ -257,7 +271,7 @@ func TestLabReloads(t *testing.T) {
 	if len(revoked) != cut || slices.ContainsFunc(revoked, func(f Flow) bool { return !f.Revoked }) || r.dropped(t, "policy-revoked").Packets < cut {
 		t.Errorf("revoked are %+v", revoked)
 	}
-	t.Logf("%d exchanges on %d connections through %d reloads", exchanges.Load(), conns, rounds)
+	t.Logf("%d exchanges on %d connections through %d reloads", made, conns, rounds)
 }
 
 // twoServices allows two ports by rules that log; the second one by what is given.
