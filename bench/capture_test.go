@@ -83,9 +83,9 @@ type captured struct {
 	err        error
 }
 
-// read reads a capture to its end, and looks at every packet.
-func (c *captured) read(stream io.Reader) {
-	r := pcapng.NewReader(io.TeeReader(stream, &c.raw))
+// check looks at every packet.
+func (c *captured) check() {
+	r := pcapng.NewReader(bytes.NewReader(c.raw.Bytes()))
 	for {
 		p, err := r.Packet()
 		if err != nil {
@@ -148,13 +148,17 @@ func TestCaptureRate(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, done := &captured{}, make(chan struct{})
-		go func() { defer close(done); c.read(stream) }()
+		go func() { // as `softdpu capture -w` does
+			defer close(done)
+			_, c.err = io.Copy(&c.raw, stream)
+		}()
 		on := measure()
 		if _, err := d.StopCapture(t.Context(), stream.ID); err != nil {
 			t.Fatal(err)
 		}
 		<-done
 		stream.Close()
+		c.check()
 		arrived, sent, err := l.arrived()
 		if err != nil {
 			t.Fatal(err)
