@@ -332,6 +332,38 @@ func TestPortGivenUp(t *testing.T) {
 	recoverAll(128)
 }
 
+// TestOpenBesideASocketWithoutADevice shares a UMEM with a socket whose device has vanished.
+func TestOpenBesideASocketWithoutADevice(t *testing.T) {
+	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
+	gw := l.Must(t, "gw")
+	e := newEnd(t, xsk.UMEMOptions{Frames: 256, FrameSize: 2048, Mode: xsk.Copy})
+	lan := e.open(t, gw, "lan", 1, xsk.AttachOptions{}, small)
+	check(t, gw.Do(func() error {
+		link, err := netlink.LinkByName("lan")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	}))
+	wan := e.open(t, gw, "wan", 1, xsk.AttachOptions{}, small).sockets[0]
+	check(t, wan.Kick())
+	testenv.Eventually(t, patience, func() error {
+		sender := must(l.Must(t, "server").OpenSender("s0"))(t)
+		defer sender.Close()
+		if err := sender.Send(frameOf(0, shortest)); err != nil {
+			return err
+		}
+		if wan.Rings().Rx == 0 {
+			return errors.New("nothing arrives")
+		}
+		return nil
+	})
+	if n := len(wan.Attempts()); n != 1 {
+		t.Errorf("attempts %v", wan.Attempts())
+	}
+	check(t, lan.sockets[0].Close())
+}
+
 // TestLinkDown takes the device down and up under a socket: nothing breaks, and what is counted is told.
 func TestLinkDown(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})

@@ -1,6 +1,7 @@
 package xsk_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -12,10 +13,10 @@ import (
 
 // TestSoak runs a cable with random frame sizes and ring sizes through which numbered packets of random
 // lengths go, while ports are taken down and up and sockets are closed and opened again. What arrives is
-// byte for byte what was sent, in order and once; in the end every frame is in its place. It takes 3 s, or
+// byte for byte what was sent, in order and once; in the end every frame is in its place. It takes 2 s, or
 // ten minutes with SOFTDPU_LONG set.
 func TestSoak(t *testing.T) {
-	duration := 3 * time.Second
+	duration := 2 * time.Second
 	if os.Getenv("SOFTDPU_LONG") != "" {
 		duration = 10 * time.Minute
 	}
@@ -68,15 +69,11 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d packets, %d restarts of sockets, %d ports down and up; %d packets were lost while a port came up", packets, restarts, flaps, lost)
 	testenv.Eventually(t, patience, func() error {
 		if leaked := more(files, openFiles()) + more(maps, socketMappings()); leaked != "" {
-			return errLeaked(leaked)
+			return errors.New(leaked)
 		}
 		return nil
 	})
 }
-
-type errLeaked string
-
-func (e errLeaked) Error() string { return string(e) }
 
 // restart closes a port's socket with whatever is in it and opens another.
 func restart(t *testing.T, e *end, p *port, o xsk.SocketOptions) {

@@ -17,7 +17,8 @@ type SocketOptions struct {
 	Rx, Tx, Fill, Completion int
 	BusyPoll                 BusyPoll
 	// BindTimeout is for how long Open tries while something holds the queue. The kernel lets go of the
-	// queue of a closed socket, or of a process that was killed, some 20 ms later. 0 is 1 s.
+	// queue of a closed socket, or of a process that was killed, some 20 ms later. 0 is 1 s. No other socket
+	// of the UMEM can be opened or closed meanwhile.
 	BindTimeout time.Duration
 }
 
@@ -156,8 +157,7 @@ func (u *UMEM) freeID() (uint16, error) {
 	return 0, errors.New("the UMEM has 65535 sockets")
 }
 
-// create makes the socket with its rings, and makes the UMEM known to it unless another socket has done
-// so: then the bind will share it.
+// create makes the socket with its rings.
 func (s *Socket) create(o SocketOptions) error {
 	var err error
 	if s.fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -171,11 +171,6 @@ func (s *Socket) create(o SocketOptions) error {
 	}
 	if s.cookie, err = unix.GetsockoptUint64(s.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
 		return fmt.Errorf("ask for the network namespace: %w", err)
-	}
-	if len(s.umem.sockets) == 0 {
-		if err := s.umem.register(s.fd); err != nil {
-			return err
-		}
 	}
 	for _, r := range []struct {
 		option, size int
@@ -247,9 +242,15 @@ func (s *Socket) bind(timeout time.Duration) error {
 			mode = Copy // to bind they are the same
 		}
 		err := s.bindAs(mode, unix.XDP_SHARED_UMEM, uint32(other.fd), end)
+		if errors.Is(err, unix.EBADF) {
+			continue // the other's device is gone: the kernel takes no share of what is not bound
+		}
 		if err != nil && mode == ZeroCopy && !errors.Is(err, unix.EBUSY) {
 			err = fmt.Errorf("%w; the UMEM is in zero-copy mode since its first socket: take another one, in mode %s, for this device", err, Copy)
 		}
+		return err
+	}
+	if err := s.umem.register(s.fd); err != nil {
 		return err
 	}
 	flags := uint16(unix.XDP_USE_NEED_WAKEUP)
@@ -274,6 +275,9 @@ func (s *Socket) bindAs(mode Mode, flags uint16, shared uint32, end time.Time) e
 	for err == unix.EBUSY && time.Now().Before(end) {
 		time.Sleep(2 * time.Millisecond)
 		err = unix.Bind(s.fd, &address)
+	}
+	if err == unix.EBADF {
+		return err
 	}
 	if err != nil {
 		err = fmt.Errorf("bind in mode %s: %w: %s", mode, err, s.device.explain(err, mode, s.umem, s.queue))
