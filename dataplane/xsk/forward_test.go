@@ -116,7 +116,7 @@ func TestForwardTCP(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			stopped := make(chan struct{})
 			go func() { defer close(stopped); c.run(ctx) }()
-			transfer(t, client, server, 16<<20)
+			transfer(t, client, server, 8<<20)
 			cancel()
 			<-stopped
 			check(t, c.err)

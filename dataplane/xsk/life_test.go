@@ -2,6 +2,7 @@ package xsk_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -173,7 +174,11 @@ func TestRestart(t *testing.T) {
 	}
 	before := pinned()
 	files, maps := openFiles(), socketMappings()
-	const frames, restarts = 512, 100
+	const frames = 512
+	restarts := 100
+	if xsk.Debug {
+		restarts = 20
+	}
 	u := must(xsk.NewUMEM(xsk.UMEMOptions{Frames: frames, FrameSize: 4096, Mode: xsk.Copy}))(t)
 	p := must(u.NewPool(frames))(t)
 	var redirect *xsk.Redirect
@@ -242,6 +247,58 @@ func pinnedPages(t *testing.T) int {
 		}
 	}
 	return count["nr_foll_pin_acquired"] - count["nr_foll_pin_released"]
+}
+
+// TestRestartBesideAWorker opens and closes a socket of one pool, and counts frames, while another worker
+// forwards on the same UMEM. The race detector must see nothing wrong in it.
+func TestRestartBesideAWorker(t *testing.T) {
+	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
+	gw, client, server := l.Must(t, "gw"), l.Must(t, "client"), l.Must(t, "server")
+	u := must(xsk.NewUMEM(xsk.UMEMOptions{Frames: 1024, FrameSize: 2048, Mode: xsk.Copy}))(t)
+	e := &end{umem: u, pool: must(u.NewPool(512))(t)}
+	defer e.close(t)
+	rings := xsk.SocketOptions{Rx: 128, Tx: 128, Fill: 128, Completion: 128}
+	e.open(t, gw, "lan", 1, xsk.AttachOptions{}, rings)
+	e.open(t, gw, "wan", 1, xsk.AttachOptions{}, rings)
+	c := &cable{e: e}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); c.run(ctx) }()
+	sender := must(client.OpenSender("c0"))(t)
+	defer sender.Close()
+	capture := must(server.StartCapture("s0", testenv.CaptureOptions{
+		Match: func(b []byte) bool { _, ours := numberOf(b); return ours },
+	}))(t)
+	p := must(u.NewPool(512))(t)
+	for i := range 10 {
+		for n := range 20 {
+			check(t, sender.Send(frameOf(uint64(20*i+n), shortest)))
+		}
+		// A device of another namespace: a UMEM does not mind.
+		s := must(open(server, u, p, "s0", 0, small))(t)
+		u.Census()
+		check(t, s.Close())
+	}
+	wait, stopWaiting := context.WithTimeout(t.Context(), patience)
+	defer stopWaiting()
+	check(t, capture.Wait(wait, 200))
+	must(capture.Stop())(t)
+	led := newLedger(200, func(uint64) int { return shortest })
+	for _, f := range capture.Frames() {
+		check(t, led.take(f.Data))
+	}
+	cancel()
+	<-stopped
+	check(t, c.err)
+	testenv.Eventually(t, patience, func() error {
+		if err := server.Do(func() error { _, err := u.Recover(p); return err }); err != nil {
+			return err
+		}
+		if p.Len() != 512 {
+			return fmt.Errorf("%d frames of 512: %+v", p.Len(), u.Census())
+		}
+		return nil
+	})
 }
 
 // TestRebindAfterKill kills a process that has the queue, with packets in its rings.

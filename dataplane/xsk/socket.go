@@ -332,9 +332,9 @@ func (s *Socket) Queue() int { return s.queue }
 // FD returns the descriptor, to be put into an XSKMAP. It stays the socket's.
 func (s *Socket) FD() int { return s.fd }
 
-// Close closes the socket. Take it out of the map first; what XDP sends to it from then on is lost. No
-// descriptor of it may be in use by the caller any more than by another goroutine, though frames that it
-// received stay with the caller.
+// Close closes the socket. Take it out of the map, and out of pollers, first. Packets that are in its rings
+// are lost; frames that it has received stay with the caller, who may send them on other sockets. Its
+// worker must have done with it, and nobody be in Stats.
 //
 // Frames that the kernel had are Closed in the UMEM's Census until it is known to have let go of them:
 // when a socket is opened on the queue again, or by Recover.
