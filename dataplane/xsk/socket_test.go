@@ -347,6 +347,40 @@ func TestFullTxRingLeavesTheRestWithTheCaller(t *testing.T) {
 	sentAll(t, s)
 }
 
+func TestFullTxRingTakesWholePackets(t *testing.T) {
+	l := testenv.New(t, "wire", testenv.Options{Prefix: prefix, MTU: 9000})
+	capture := must(l.Must(t, "server").StartCapture("s0", testenv.CaptureOptions{
+		Match: func(b []byte) bool { _, ours := numberOf(b); return ours },
+	}))(t)
+	e := newEnd(t, xsk.UMEMOptions{Frames: 64, FrameSize: 2048, Mode: xsk.Copy, MultiBuffer: true})
+	s := e.open(t, l.Must(t, "client"), "c0", 1, xsk.AttachOptions{MultiBuffer: true},
+		xsk.SocketOptions{Rx: 8, Tx: 8, Fill: 8, Completion: 8}).sockets[0]
+	led := newLedger(4, func(uint64) int { return 5000 }) // of three frames each
+	var batch []xsk.Desc
+	for n := range uint64(4) {
+		batch = append(batch, build(e, frameOf(n, led.length(n)))...)
+	}
+	for len(batch) > 0 {
+		want := min(len(batch), 6)
+		if n := s.Transmit(batch); n != want {
+			t.Fatalf("took %d descriptors of packets of three into a ring of 8, want %d", n, want)
+		}
+		if n := s.Transmit(batch[want:]); n != 0 {
+			t.Fatalf("took %d more", n)
+		}
+		batch = batch[want:]
+		check(t, s.Kick())
+		sentAll(t, s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	check(t, capture.Wait(ctx, 4))
+	must(capture.Stop())(t)
+	for _, f := range capture.Frames() {
+		check(t, led.take(f.Data))
+	}
+}
+
 // TestJumboPacketsSpanFrames sends packets of all kinds of lengths up to the MTU of 9,000, in both
 // directions between a socket and the kernel.
 func TestJumboPacketsSpanFrames(t *testing.T) {
