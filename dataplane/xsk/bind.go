@@ -90,6 +90,6 @@ func (s *Socket) settle() error {
 	return nil
 }
 
-// copySegments is how many descriptors of one packet the kernel sends in copy mode: one for an skb's
-// linear part and one for each of its MAX_SKB_FRAGS fragments.
-const copySegments = 18
+// copySegments is how many descriptors of one packet the kernel sends in copy mode on every device: as many
+// as an skb has fragments (MAX_SKB_FRAGS). Those that take skbs with a linear part would take one more.
+const copySegments = 17
