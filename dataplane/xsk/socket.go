@@ -207,8 +207,14 @@ func (s *Socket) create(o SocketOptions) error {
 		// In copy mode the kernel sends 32 packets a system call unless told otherwise (Linux 6.18).
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, budget)
 	}
+	// Nor does it send more than a socket's send buffer holds, which by default are some 50 packets that a
+	// device has not finished with: the rings are to be the limit. Without CAP_NET_ADMIN it stays as it is.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, o.Tx*int(s.umem.frameSize+skbOverhead))
 	return nil
 }
+
+// skbOverhead is what the kernel counts of a packet besides its bytes, in bytes: more than any that was seen.
+const skbOverhead = 2048
 
 // sendBudget is how many packets one system call should send in copy mode.
 const sendBudget = 256

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softdpu/softdpu/dataplane/xsk"
 	"github.com/softdpu/softdpu/testenv"
 )
@@ -284,3 +286,14 @@ func TestFullTxRingLeavesTheRestWithTheCaller(t *testing.T) {
 // gets past it, and says with every try that its frame was sent.
 
 // gets past it, and says with every try that its frame was sent.
+
+// TestSendBufferHoldsTheRing looks whether as many packets may be on their way in copy mode as the tx ring
+// has room for. By default the kernel stops at some 50.
+func TestSendBufferHoldsTheRing(t *testing.T) {
+	l := testenv.New(t, "wire", testenv.Options{Prefix: prefix})
+	e := newEnd(t, xsk.UMEMOptions{Frames: 64, FrameSize: 2048, Mode: xsk.Copy})
+	s := e.open(t, l.Must(t, "client"), "c0", 1, xsk.AttachOptions{}, xsk.SocketOptions{Tx: 2048}).sockets[0]
+	if size := must(unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF))(t); size < 2048*2048 {
+		t.Errorf("a send buffer of %d bytes", size)
+	}
+}
