@@ -44,6 +44,8 @@ func TestFullTxRingTakesWholePackets(t *testing.T) {
 	}
 }
 
+// TestJumboPacketsSpanFrames sends packets of all kinds of lengths up to the MTU of 9,000, in both
+// directions between a socket and the kernel.
 func TestJumboPacketsSpanFrames(t *testing.T) {
 	l := testenv.New(t, "wire", testenv.Options{Prefix: prefix, MTU: 9000})
 	lengths := func(payload int) func(uint64) int {

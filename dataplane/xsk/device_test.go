@@ -11,6 +11,7 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// TestInspect compares what is told of a device with what the lab made.
 func TestInspect(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix, Queues: 2})
 	gw := l.Must(t, "gw")

@@ -11,9 +11,7 @@ import (
 )
 
 // A cable forwards between the two ports of its end, which share a UMEM, and completes what checksums the
-
 // hosts' kernels left open.
-
 type cable struct {
 	e                       *end
 	offloaded, done, intact uint64
@@ -55,9 +53,7 @@ func (c *cable) run(ctx context.Context) {
 }
 
 // complete sees to the checksum of an IPv4 TCP packet whose own is the bare sum of the pseudo-header: the
-
 // sender left it to its device, which is a veth and did nothing.
-
 func (c *cable) complete(to *xsk.Socket, packet []xsk.Desc) {
 	b := c.e.umem.Frame(packet[0])
 	if len(b) < 54 || binary.BigEndian.Uint16(b[12:]) != 0x0800 || b[14] != 0x45 || b[23] != 6 {
@@ -83,7 +79,6 @@ func (c *cable) complete(to *xsk.Socket, packet []xsk.Desc) {
 }
 
 // TestForwardTCP puts a worker between two hosts whose kernels leave checksums to their devices.
-
 func TestForwardTCP(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -144,15 +139,3 @@ func TestForwardTCP(t *testing.T) {
 		})
 	}
 }
-
-// TestChecksumRequest looks at what is on the wire of one packet: a device that makes checksums leaves
-
-// them to the veth's other end; where it does not the kernel completes them.
-
-// naiveSum is RFC 1071's checksum.
-
-// TestHandOver has two workers with a socket and a pool each, on one UMEM. Each hands what it receives to
-
-// the other, which sends it on and gives as many frames back. Under the race detector, and in a debug
-
-// build, nothing may touch a frame that it does not have.

@@ -10,6 +10,9 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// TestHandOver has two workers with a socket and a pool each, on one UMEM. Each hands what it receives to
+// the other, which sends it on and gives as many frames back. Under the race detector, and in a debug
+// build, nothing may touch a frame that it does not have.
 func TestHandOver(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	gw := l.Must(t, "gw")

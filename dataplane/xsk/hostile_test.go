@@ -13,6 +13,7 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// TestBadDescriptorsHurtNobodyElse puts descriptors into the tx ring that the kernel refuses.
 func TestBadDescriptorsHurtNobodyElse(t *testing.T) {
 	if xsk.Debug {
 		t.Log("a debug build panics before the kernel sees them: TestDebugBuildRefuses")
@@ -76,6 +77,8 @@ func TestBadDescriptorsHurtNobodyElse(t *testing.T) {
 	}
 }
 
+// TestMetadataThatIsNotThere sends a packet that asks for metadata in a UMEM without any. Linux 6.18 never
+// gets past it, and says with every try that its frame was sent.
 func TestMetadataThatIsNotThere(t *testing.T) {
 	if xsk.Debug {
 		t.Log("a debug build panics before the kernel sees it: TestDebugBuildRefuses")

@@ -18,14 +18,8 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// open opens a socket in the namespace.
-
-// TestOpenSaysWhyNot asks for what cannot be had.
-
 // TestRestart opens and closes a socket on one queue many times, with packets under way both ways. Frames
-
 // come back with each; in the end no descriptor, mapping or pinned page is left.
-
 func TestRestart(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	client := l.Must(t, "client")
@@ -105,7 +99,6 @@ func TestRestart(t *testing.T) {
 }
 
 // pinnedPages returns how many pages the kernel has pinned, of all programs.
-
 func pinnedPages(t *testing.T) int {
 	t.Helper()
 	text := must(os.ReadFile("/proc/vmstat"))(t)
@@ -119,9 +112,7 @@ func pinnedPages(t *testing.T) int {
 }
 
 // TestRestartBesideAWorker opens and closes a socket of one pool, and counts frames, while another worker
-
 // forwards on the same UMEM. The race detector must see nothing wrong in it.
-
 func TestRestartBesideAWorker(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	gw, client, server := l.Must(t, "gw"), l.Must(t, "client"), l.Must(t, "server")
@@ -173,7 +164,6 @@ func TestRestartBesideAWorker(t *testing.T) {
 }
 
 // TestRebindAfterKill kills a process that has the queue, with packets in its rings.
-
 func TestRebindAfterKill(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	client := l.Must(t, "client")
@@ -203,9 +193,7 @@ func TestRebindAfterKill(t *testing.T) {
 }
 
 // TestPortGivenUp closes the socket of one of two ports while the UMEM lives on: its frames serve the
-
 // other port. Then the first port's device vanishes, and even so nothing is lost.
-
 func TestPortGivenUp(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	gw := l.Must(t, "gw")
@@ -264,7 +252,6 @@ func TestPortGivenUp(t *testing.T) {
 }
 
 // TestOpenBesideASocketWithoutADevice shares a UMEM with a socket whose device has vanished.
-
 func TestOpenBesideASocketWithoutADevice(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	gw := l.Must(t, "gw")
@@ -295,11 +282,3 @@ func TestOpenBesideASocketWithoutADevice(t *testing.T) {
 	}
 	check(t, lan.sockets[0].Close())
 }
-
-// TestLinkDown takes the device down and up under a socket: nothing breaks, and what is counted is told.
-
-// TestBusyPoll receives and sends with the device's NAPI driven by Kick alone.
-
-// TestHugePages has pages of 2 MiB where the machine can give them, and is told why where it cannot.
-
-// TestInspect compares what is told of a device with what the lab made.

@@ -9,6 +9,8 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// TestChecksumRequest looks at what is on the wire of one packet: a device that makes checksums leaves
+// them to the veth's other end; where it does not the kernel completes them.
 func TestChecksumRequest(t *testing.T) {
 	l := testenv.New(t, "wire", testenv.Options{Prefix: prefix})
 	client, server := l.Must(t, "client"), l.Must(t, "server")
@@ -69,6 +71,7 @@ func TestChecksumRequest(t *testing.T) {
 	e.pool.Free(one[:])
 }
 
+// naiveSum is RFC 1071's checksum.
 func naiveSum(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(b); i++ {

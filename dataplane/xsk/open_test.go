@@ -12,6 +12,7 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// TestOpenSaysWhyNot asks for what cannot be had.
 func TestOpenSaysWhyNot(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix, Queues: 2})
 	gw := l.Must(t, "gw")

@@ -11,6 +11,7 @@ import (
 
 const prefix = "t-lab-xsk"
 
+// receiveAll receives on the socket until the ledger is full.
 func receiveAll(t *testing.T, e *end, s *xsk.Socket, l *ledger) {
 	t.Helper()
 	batch := make([]xsk.Desc, 64)
@@ -35,6 +36,7 @@ func receiveAll(t *testing.T, e *end, s *xsk.Socket, l *ledger) {
 	}
 }
 
+// build makes a packet of frames from the pool, or returns nil if there are too few.
 func build(e *end, data []byte) []xsk.Desc {
 	// As much as the kernel would put into a frame.
 	size := e.umem.Payload()
@@ -54,6 +56,7 @@ func build(e *end, data []byte) []xsk.Desc {
 	return packet
 }
 
+// send sends one packet on the socket, and waits for room where there is none.
 func send(e *end, s *xsk.Socket, data []byte) error {
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		s.Reclaim()
@@ -70,6 +73,7 @@ func send(e *end, s *xsk.Socket, data []byte) error {
 	return fmt.Errorf("no room for a packet of %d bytes: %+v", len(data), s.Rings())
 }
 
+// sentAll waits until all that the socket sent came back.
 func sentAll(t *testing.T, s *xsk.Socket) {
 	t.Helper()
 	testenv.Eventually(t, patience, func() error {
@@ -84,10 +88,12 @@ func sentAll(t *testing.T, s *xsk.Socket) {
 	})
 }
 
+// everyLength is that of frames of all lengths that an MTU of 1,500 allows.
 func everyLength(n uint64) int { return shortest + int(n)%(1514-shortest+1) }
 
 var small = xsk.SocketOptions{Rx: 64, Tx: 64, Fill: 64, Completion: 64}
 
+// open opens a socket in the namespace.
 func open(n *testenv.Namespace, u *xsk.UMEM, p *xsk.Pool, device string, queue int, o xsk.SocketOptions) (s *xsk.Socket, err error) {
 	err = n.Do(func() error {
 		s, err = xsk.Open(u, p, device, queue, o)

@@ -13,18 +13,6 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
 func TestReceiveEveryByte(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix}) // the gateway's ends of the wires say nothing
 	for _, tt := range []struct {
@@ -103,10 +91,8 @@ func TestSendEveryByte(t *testing.T) {
 	}
 }
 
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
+// TestQueuesShareAUMEM sends in both directions of both queues at once: each end has one UMEM and one
+// worker for its two queues.
 func TestQueuesShareAUMEM(t *testing.T) {
 	l := testenv.New(t, "wire", testenv.Options{Prefix: prefix, Queues: 2})
 	const frames = 3000
@@ -276,16 +262,6 @@ func TestFullTxRingLeavesTheRestWithTheCaller(t *testing.T) {
 	check(t, s.Kick())
 	sentAll(t, s)
 }
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
-
-// gets past it, and says with every try that its frame was sent.
 
 // TestSendBufferHoldsTheRing looks whether as many packets may be on their way in copy mode as the tx ring
 // has room for. By default the kernel stops at some 50.

@@ -68,6 +68,7 @@ func TestUMEMOptions(t *testing.T) {
 	check(t, u.Close())
 }
 
+// TestHugePages has pages of 2 MiB where the machine can give them, and is told why where it cannot.
 func TestHugePages(t *testing.T) {
 	testenv.RequireRoot(t)
 	const limit = "/proc/sys/vm/nr_overcommit_hugepages"

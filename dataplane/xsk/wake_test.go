@@ -11,6 +11,7 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
+// TestLinkDown takes the device down and up under a socket: nothing breaks, and what is counted is told.
 func TestLinkDown(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	client, gw := l.Must(t, "client"), l.Must(t, "gw")
@@ -94,6 +95,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestBusyPoll receives and sends with the device's NAPI driven by Kick alone.
 func TestBusyPoll(t *testing.T) {
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	e := newEnd(t, xsk.UMEMOptions{Frames: 256, FrameSize: 2048, Mode: xsk.Copy})
