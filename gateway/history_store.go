@@ -7,22 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/softdpu/softdpu/firewall"
 )
 
 // What a history consists of, below STATE/history/NAME-HASH of the configuration's path, for root alone:
 //
 //	history.json    historyIndex
 //	files/SHA256    the files of policies, each content once
-const (
-	historyVersion  = 1
-	historyIndexMax = 64 << 20 // bytes
-)
+const historyVersion = 1
 
 // openHistory reads what the runs before have left. What is wrong with it is logged and kept as the
 // history's trouble. Nothing is written yet.
@@ -47,12 +45,8 @@ func (h *history) read() (*historyIndex, error) {
 	if err := ownedState(h.dir); err != nil {
 		return nil, fmt.Errorf("read history: %w", err)
 	}
-	f, err := os.Open(filepath.Join(h.dir, "history.json"))
-	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, historyIndexMax+1))
+	path := filepath.Join(h.dir, "history.json")
+	text, err := firewall.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read history: %w", err)
 	}
@@ -61,7 +55,7 @@ func (h *history) read() (*historyIndex, error) {
 		err = x.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("read history %s: %w", path, err)
 	}
 	return x, nil
 }
@@ -128,7 +122,7 @@ func (h *history) store(files []sourceFile) error {
 			continue
 		}
 		if there {
-			if text, err := os.ReadFile(h.blob(f.Sum)); err == nil && bytes.Equal(text, f.text) {
+			if text, err := firewall.ReadFile(h.blob(f.Sum)); err == nil && bytes.Equal(text, f.text) {
 				continue
 			}
 		}
@@ -249,7 +243,7 @@ func (h *history) load(entry int) (*candidate, error) {
 	}
 	for i := range files {
 		f := &files[i]
-		text, err := os.ReadFile(h.blob(f.Sum))
+		text, err := firewall.ReadFile(h.blob(f.Sum))
 		if err != nil {
 			return nil, fmt.Errorf("read entry %d of the history: %s: %w", entry, f.Path, err)
 		}
