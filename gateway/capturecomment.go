@@ -34,7 +34,7 @@ func (s *captureStream) comment(head *bpf.XDPTapped) string {
 
 func (f captureFate) text(rules *Ruleset, out string) string {
 	reason := bpf.XDPReason(f.reason)
-	b := append([]byte("verdict="), captureVerdict(reason)...)
+	b := append([]byte("verdict="), VerdictOf(reason)...)
 	word := func(key, value string) {
 		b = append(append(append(b, ' '), key...), '=')
 		if strings.ContainsAny(value, " \"=") {
@@ -69,8 +69,9 @@ func (f captureFate) text(rules *Ruleset, out string) string {
 	return string(b)
 }
 
-// captureVerdict says what a packet is to the policy, in the words of `softdpu sim`.
-func captureVerdict(reason bpf.XDPReason) string {
+// VerdictOf says in a word what a packet is to the policy: allow, deny, reject, or drop for a reason of the
+// packet's own.
+func VerdictOf(reason bpf.XDPReason) string {
 	switch reason {
 	case bpf.XDPReasonREASON_NONE:
 		return "allow"

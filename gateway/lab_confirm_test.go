@@ -350,7 +350,7 @@ func TestLabConfirmKilled(t *testing.T) {
 // in between: connections lose nothing, and are called what the policy in force calls them.
 func TestLabRollback(t *testing.T) {
 	const rounds = 5
-	first, _ := shuffled(0)
+	first, _ := shuffled(0, "lan", "wan")
 	r := newReloadRig(t, "t-lab-roll", first, 5001, 5002)
 	random := rand.New(rand.NewPCG(10, 10))
 	conn := r.dial(t, 5001)
@@ -369,14 +369,14 @@ func TestLabRollback(t *testing.T) {
 		if err := swap(conn, random, 10*time.Second); err != nil {
 			t.Fatal(err)
 		}
-		_, names := shuffled(round)
+		_, names := shuffled(round, "lan", "wan")
 		flows := must(r.Flows(t.Context(), "dport 5001", 0))
 		if len(flows) != 1 || !slices.Contains(names, flows[0].Rule) || !strings.HasPrefix(flows[0].Rule, "bulk") || flows[0].Revoked {
 			t.Fatalf("under the policy of round %d: %+v", round, flows)
 		}
 	}
 	for round := 1; round < rounds; round++ {
-		text, _ := shuffled(round)
+		text, _ := shuffled(round, "lan", "wan")
 		r.apply(t, text)
 		works(round)
 		probe(round)

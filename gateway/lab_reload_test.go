@@ -84,7 +84,7 @@ func (r *reloadRig) apply(t *testing.T, policy string) uint32 {
 
 func (r *reloadRig) dial(t *testing.T, port uint16) net.Conn {
 	t.Helper()
-	return r.dialAt(t, server4, port)
+	return r.dialAt(t, r.echo[port].Addr().Addr(), port)
 }
 
 func (r *reloadRig) dialAt(t *testing.T, server netip.Addr, port uint16) net.Conn {
@@ -119,7 +119,7 @@ func swap(c net.Conn, random *rand.Rand, limit time.Duration) error {
 
 // shuffled is a policy whose zones and rules have other names and another order in each round. What the
 // client may do is the same in all but one thing: probes are allowed in odd rounds.
-func shuffled(round int) (text string, names []string) {
+func shuffled(round int, lanPorts, wanPorts string) (text string, names []string) {
 	random := rand.New(rand.NewPCG(1, uint64(round)))
 	lan, wan := "lan", "wan"
 	switch round % 3 {
@@ -145,7 +145,7 @@ func shuffled(round int) (text string, names []string) {
 		rules = append(rules, fmt.Sprintf("{name: filler-%d, from: {zone: %s}, to: host, service: udp/%d, action: allow}", i, lan, 7000+i))
 	}
 	random.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
-	text = fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [lan, lan2]}, %s: {ports: [wan, wan2]}}\nrules:\n", lan, wan)
+	text = fmt.Sprintf("apiVersion: softdpu/v1\nkind: Policy\nzones: {%s: {ports: [%s]}, %s: {ports: [%s]}}\nrules:\n", lan, lanPorts, wan, wanPorts)
 	for _, r := range rules {
 		text += "  - " + r + "\n"
 		name, _, _ := strings.Cut(strings.TrimPrefix(r, "{name: "), ",")
@@ -154,14 +154,13 @@ func shuffled(round int) (text string, names []string) {
 	return text, names
 }
 
-// Connections of both families, whose replies take other ports than their requests, go on through policies that
-// differ in names and order: no reset, no lost byte, no packet
-// refused, and what they are counted under is a rule of the epoch's policy. Then one cuts ten of them, and
-// no other.
+// Connections of both families, whose replies take other ports than their requests, each send between any two
+// policies, which differ in names and order: no reset, no lost byte, no packet refused, and what they are counted
+// under is a rule of the epoch's policy. Then one cuts ten of them, and no other.
 func TestLabReloads(t *testing.T) {
 	const cut = 10
 	rounds, conns := sized(30, 100), sized(40, 1000)
-	first, names := shuffled(0)
+	first, names := shuffled(0, "lan, lan2", "wan, wan2")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-rl-many"})
 	addReturnPath(t, l)
 	r := newReloadRigIn(t, l, asymmetricRouted, first, 5001, 5002, 5003)
@@ -169,7 +168,8 @@ func TestLabReloads(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	var exchanges atomic.Int64
+	exchanges := make([]atomic.Int64, conns)
+	pause := time.Duration(conns) * 500 * time.Microsecond // all together do not fill the machine
 	all := make([]net.Conn, conns)
 	for i := range all {
 		port := uint16(5001)
@@ -185,15 +185,28 @@ func TestLabReloads(t *testing.T) {
 					t.Errorf("connection %d: %v", i, err)
 					return
 				}
-				exchanges.Add(1)
+				exchanges[i].Add(1)
+				time.Sleep(pause)
 			}
 		})
 	}
+	before := make([]int64, conns)
 	for round := 1; round <= rounds; round++ {
-		text, names := shuffled(round)
+		testenv.Eventually(t, 60*time.Second, func() error { // which are whole: begun and ended under this policy
+			for i := range exchanges {
+				if n := exchanges[i].Load(); n < before[i]+2 {
+					return fmt.Errorf("round %d: connection %d has made %d exchanges since the policy before", round, i, n-before[i])
+				}
+			}
+			return nil
+		})
+		text, names := shuffled(round, "lan, lan2", "wan, wan2")
 		epoch := r.apply(t, text)
 		if want := uint32(round + 1); epoch != want {
 			t.Fatalf("round %d has epoch %d", round, epoch)
+		}
+		for i := range exchanges {
+			before[i] = exchanges[i].Load()
 		}
 		epochs[epoch] = names
 		if round%2 == 1 {
@@ -225,12 +238,13 @@ func TestLabReloads(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if n := exchanges.Load(); n < int64(rounds*conns/10) {
-		t.Errorf("only %d exchanges in %d rounds", n, rounds)
+	made := uint64(0)
+	for i := range exchanges {
+		made += uint64(exchanges[i].Load())
 	}
 	for device, ns := range map[string]*testenv.Namespace{"s0": l.Must(t, "server"), "c1": r.client} {
-		if s := must(ns.DeviceStats(device)); s.RxPackets < uint64(exchanges.Load()) {
-			t.Errorf("%d packets came in by %s, of %d exchanges", s.RxPackets, device, exchanges.Load())
+		if s := must(ns.DeviceStats(device)); s.RxPackets < made {
+			t.Errorf("%d packets came in by %s, of %d exchanges", s.RxPackets, device, made)
 		}
 	}
 	for _, reason := range []string{"wrong-zone", "flow-gone", "generation-absent", "internal"} {
@@ -238,7 +252,7 @@ func TestLabReloads(t *testing.T) {
 			t.Errorf("%d packets were dropped: %s", d.Packets, reason)
 		}
 	}
-	last, _ := shuffled(rounds)
+	last, _ := shuffled(rounds, "lan, lan2", "wan, wan2")
 	r.apply(t, strings.Replace(last, ", tcp/5003", "", 1))
 	for i, c := range all {
 		wg.Go(func() {
@@ -257,7 +271,7 @@ func TestLabReloads(t *testing.T) {
 	if len(revoked) != cut || slices.ContainsFunc(revoked, func(f Flow) bool { return !f.Revoked }) || r.dropped(t, "policy-revoked").Packets < cut {
 		t.Errorf("revoked are %+v", revoked)
 	}
-	t.Logf("%d exchanges on %d connections through %d reloads", exchanges.Load(), conns, rounds)
+	t.Logf("%d exchanges on %d connections through %d reloads", made, conns, rounds)
 }
 
 // twoServices allows two ports by rules that log; the second one by what is given.

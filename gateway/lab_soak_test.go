@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -143,7 +144,17 @@ func pullCable(t *testing.T, server *testenv.Namespace) {
 	ip(t, fmt.Sprintf("-n %s -6 route replace default via fd10:2::1", server.Name()))
 }
 
-// A day passes in short: flows come and go, policies and sets change, a port flaps. What the gateway holds
+// look captures some packets.
+func look(t *testing.T, c *Client) {
+	t.Helper()
+	stream := must(c.Capture(t.Context(), &CaptureRequest{Count: 10, Seconds: 5}))
+	defer stream.Close()
+	if n, err := io.Copy(io.Discard, stream); n == 0 || err != nil {
+		t.Errorf("a capture has %d bytes: %v", n, err)
+	}
+}
+
+// A day passes in short: flows come and go, policies and sets change, somebody captures, a port flaps. What the gateway holds
 // at the end is what it held after the first part of the day, and ageing keeps up with the flows.
 func TestLabSoak(t *testing.T) {
 	day, rate, change := sized(12*time.Second, 10*time.Minute), sized(20_000, 50_000), sized(time.Second, 3*time.Second)
@@ -211,6 +222,14 @@ func TestLabSoak(t *testing.T) {
 		if round%7 == 3 {
 			flaps++
 			pullCable(t, server)
+		}
+		if round%3 == 1 { // an entry that is over by itself, and one that somebody takes back
+			must(p.AddToSet(t.Context(), "listed", SetChange{Entries: []string{fmt.Sprintf("198.20.%d.0/24", round%256)}, For: "2s"}))
+			must(p.AddToSet(t.Context(), "listed", SetChange{Entries: []string{"198.21.0.1"}}))
+			must(p.DeleteFromSet(t.Context(), "listed", SetChange{Entries: []string{"198.21.0.1"}}))
+		}
+		if round%5 == 2 {
+			look(t, p.Client)
 		}
 		if err := swap(lasting, random, 10*time.Second); err != nil {
 			t.Fatalf("the connection that lasts, in round %d: %v\n%s", round, err, p.log)

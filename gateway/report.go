@@ -256,6 +256,9 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
 		MTU: p.MTU, Up: p.Up, Since: p.Since, Missing: p.Missing, Notes: append([]string{}, p.Notes...),
 	}
+	if p.Running == dataplane.ModeAuto { // it has had no device yet
+		out.Mode = ""
+	}
 	for id, zone := range p.VLANs {
 		if out.VLANs == nil {
 			out.VLANs = make(map[uint16]string)

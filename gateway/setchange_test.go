@@ -95,8 +95,10 @@ func TestSetBodies(t *testing.T) {
 		`{"entries":[]}`: 422, `null`: 422, `{"entries":["192.0.2.1"],"for":"-1h"}`: 422, `{"entries":["192.0.2.1"],"comment":"a\u0000"}`: 422,
 		`{"entries":["` + strings.Repeat("1", maxSetBody) + `"]}`: 413,
 	} {
-		w := httptest.NewRecorder()
-		s.changeSet(false)(w, httptest.NewRequest(http.MethodPost, "/v1/sets/threats/add", strings.NewReader(body)))
+		w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/sets/threats/add", strings.NewReader(body))
+		if readBody(w, req, askPatience) {
+			s.changeSet(false)(w, req)
+		}
 		if w.Code != want || !strings.Contains(w.Body.String(), `"error"`) {
 			t.Errorf("%.40q: %d %.200s, want %d", body, w.Code, w.Body, want)
 		}

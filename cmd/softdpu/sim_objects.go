@@ -83,20 +83,6 @@ type (
 	}
 )
 
-// verdictOf says in a word what a result is to the policy: allow, deny, reject, or drop for a reason of
-// the packet's own.
-func verdictOf(r *sim.Result) string {
-	switch r.Reason {
-	case bpf.XDPReasonREASON_NONE:
-		return "allow"
-	case bpf.XDPReasonREASON_DENY, bpf.XDPReasonREASON_NO_RULE_MATCHED:
-		return "deny"
-	case bpf.XDPReasonREASON_REJECT:
-		return "reject"
-	}
-	return "drop"
-}
-
 func reasonOf(r *sim.Result) string {
 	if r.Reason == bpf.XDPReasonREASON_NONE {
 		return ""

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/gateway"
 	"github.com/softdpu/softdpu/gateway/sim"
 )
 
@@ -51,7 +52,7 @@ func newSimReport(w io.Writer, width int, asJSON bool, engine string) *simReport
 
 // packet reports one packet.
 func (r *simReport) packet(c *sim.Captured, o *sim.Outcome) error {
-	verdict, reason, rule := verdictOf(&o.Result), reasonOf(&o.Result), ruleOf(&o.Result)
+	verdict, reason, rule := gateway.VerdictOf(o.Result.Reason), reasonOf(&o.Result), ruleOf(&o.Result)
 	r.count(c, o, verdict, reason, rule)
 	if r.json == nil {
 		return r.row(c, o, verdict, reason, rule)

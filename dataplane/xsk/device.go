@@ -155,8 +155,7 @@ func (d *Device) noSuchQueue(queue int) string {
 	return fmt.Sprintf("it has queues 0 to %d, and %d was asked for", d.Queues-1, queue)
 }
 
-// explain says what keeps a socket from being bound in the mode, as far as it can be known. It is asked
-// after the fact, so that what it says is how things are now.
+// explain says what keeps a socket from being bound in the mode, as far as it can be known.
 func (d *Device) explain(err error, mode Mode, u *UMEM, queue int) string {
 	var why []string
 	add := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }

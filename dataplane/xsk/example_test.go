@@ -61,7 +61,7 @@ func TestExampleForwards(t *testing.T) {
 		cancel()
 		check(t, <-done)
 	}()
-	transfer(t, client, server, 8<<20)
+	transfer(t, client, server, 4<<20)
 }
 
 // transfer sends bytes both ways over TCP, the receiver comparing hashes.

@@ -34,6 +34,11 @@ func (u *UMEM) NewPool(n int) (*Pool, error) {
 // Len returns the number of free frames.
 func (p *Pool) Len() int { return len(p.free) }
 
+// length is Len for others than the worker, who may be moving frames.
+//
+//go:norace
+func (p *Pool) length() int { return len(p.free) }
+
 // Alloc moves free frames to the caller, as many as batch is long or there are, and returns how many.
 // Each descriptor has length 0 and stands where the kernel would put a packet, behind the headroom.
 func (p *Pool) Alloc(batch []Desc) int {

@@ -20,13 +20,13 @@ type closedSocket struct {
 // leave notes the frames that the kernel has of a socket that is closed now.
 func (u *UMEM) leave(s *Socket) {
 	held := false
-	for i, id := range u.holder {
-		if id != s.id {
+	for i := range u.holder {
+		if u.holderOf(i) != s.id {
 			continue
 		}
 		held = true
 		if debug {
-			u.track.leave(uint64(i)<<u.shift, id)
+			u.track.leave(uint64(i)<<u.shift, s.id)
 		}
 	}
 	if held {
@@ -48,8 +48,8 @@ func (u *UMEM) rebound(s *Socket) {
 // takeBack moves all frames that the kernel had of a socket to the pool, and returns how many.
 func (u *UMEM) takeBack(id uint16, p *Pool) int {
 	n := 0
-	for i, holder := range u.holder {
-		if holder == id {
+	for i := range u.holder {
+		if u.holderOf(i) == id {
 			u.holder[i] = 0
 			addr := uint64(i) << u.shift
 			if debug {

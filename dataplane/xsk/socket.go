@@ -17,7 +17,8 @@ type SocketOptions struct {
 	Rx, Tx, Fill, Completion int
 	BusyPoll                 BusyPoll
 	// BindTimeout is for how long Open tries while something holds the queue. The kernel lets go of the
-	// queue of a closed socket, or of a process that was killed, some 20 ms later. 0 is 1 s.
+	// queue of a closed socket, or of a process that was killed, some 20 ms later. 0 is 1 s. No other socket
+	// of the UMEM can be opened or closed meanwhile.
 	BindTimeout time.Duration
 }
 
@@ -156,8 +157,7 @@ func (u *UMEM) freeID() (uint16, error) {
 	return 0, errors.New("the UMEM has 65535 sockets")
 }
 
-// create makes the socket with its rings, and makes the UMEM known to it unless another socket has done
-// so: then the bind will share it.
+// create makes the socket with its rings.
 func (s *Socket) create(o SocketOptions) error {
 	var err error
 	if s.fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -171,11 +171,6 @@ func (s *Socket) create(o SocketOptions) error {
 	}
 	if s.cookie, err = unix.GetsockoptUint64(s.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
 		return fmt.Errorf("ask for the network namespace: %w", err)
-	}
-	if len(s.umem.sockets) == 0 {
-		if err := s.umem.register(s.fd); err != nil {
-			return err
-		}
 	}
 	for _, r := range []struct {
 		option, size int
@@ -212,8 +207,14 @@ func (s *Socket) create(o SocketOptions) error {
 		// In copy mode the kernel sends 32 packets a system call unless told otherwise (Linux 6.18).
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, budget)
 	}
+	// Nor does it send more than a socket's send buffer holds, which by default are some 50 packets that a
+	// device has not finished with: the rings are to be the limit. Without CAP_NET_ADMIN it stays as it is.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, o.Tx*int(s.umem.frameSize+skbOverhead))
 	return nil
 }
+
+// skbOverhead is what the kernel counts of a packet besides its bytes, in bytes: more than any that was seen.
+const skbOverhead = 2048
 
 // sendBudget is how many packets one system call should send in copy mode.
 const sendBudget = 256
@@ -237,82 +238,6 @@ func (s *Socket) setBusyPoll(b BusyPoll) error {
 	return nil
 }
 
-// bind binds the socket, in the first mode of those asked for that the kernel grants. Whoever shares a
-// UMEM has no choice: the kernel takes no flags of him.
-func (s *Socket) bind(timeout time.Duration) error {
-	end := time.Now().Add(timeout)
-	for _, other := range s.umem.sockets {
-		mode := other.mode
-		if mode == Generic {
-			mode = Copy // to bind they are the same
-		}
-		err := s.bindAs(mode, unix.XDP_SHARED_UMEM, uint32(other.fd), end)
-		if err != nil && mode == ZeroCopy && !errors.Is(err, unix.EBUSY) {
-			err = fmt.Errorf("%w; the UMEM is in zero-copy mode since its first socket: take another one, in mode %s, for this device", err, Copy)
-		}
-		return err
-	}
-	flags := uint16(unix.XDP_USE_NEED_WAKEUP)
-	if s.multi {
-		flags |= unix.XDP_USE_SG
-	}
-	asked := s.umem.options.Mode
-	if asked == Any || asked == ZeroCopy {
-		err := s.bindAs(ZeroCopy, flags|unix.XDP_ZEROCOPY, 0, end)
-		// A queue that another socket holds is not to be had by another mode.
-		if asked == ZeroCopy || err == nil || errors.Is(err, unix.EBUSY) {
-			return err
-		}
-	}
-	return s.bindAs(Copy, flags|unix.XDP_COPY, 0, end)
-}
-
-// bindAs binds with these flags, and tries again while the queue is held.
-func (s *Socket) bindAs(mode Mode, flags uint16, shared uint32, end time.Time) error {
-	address := unix.SockaddrXDP{Flags: flags, Ifindex: uint32(s.device.Index), QueueID: uint32(s.queue), SharedUmemFD: shared}
-	err := unix.Bind(s.fd, &address)
-	for err == unix.EBUSY && time.Now().Before(end) {
-		time.Sleep(2 * time.Millisecond)
-		err = unix.Bind(s.fd, &address)
-	}
-	if err != nil {
-		err = fmt.Errorf("bind in mode %s: %w: %s", mode, err, s.device.explain(err, mode, s.umem, s.queue))
-	}
-	s.attempts = append(s.attempts, Attempt{mode, err})
-	return err
-}
-
-// settle asks the kernel what it has granted.
-func (s *Socket) settle() error {
-	var options uint32 // struct xdp_options
-	if _, err := getOption(s.fd, unix.XDP_OPTIONS, unsafe.Pointer(&options), unsafe.Sizeof(options)); err != nil {
-		return fmt.Errorf("ask for the mode: %w", err)
-	}
-	switch {
-	case options&unix.XDP_OPTIONS_ZEROCOPY != 0:
-		s.mode = ZeroCopy
-	case s.device.XDP == Generic:
-		s.mode = Generic
-	default:
-		s.mode = Copy
-	}
-	last := &s.attempts[len(s.attempts)-1]
-	if (last.Mode == ZeroCopy) != (s.mode == ZeroCopy) {
-		return fmt.Errorf("the kernel granted mode %s where %s was asked for", s.mode, last.Mode)
-	}
-	last.Mode = s.mode
-	s.checksum = s.umem.options.TxMetadata && (s.mode != ZeroCopy || s.device.TransmitChecksums)
-	s.maxSegments = copySegments
-	if s.mode == ZeroCopy {
-		s.maxSegments = max(1, s.device.ZeroCopySegments)
-	}
-	return nil
-}
-
-// copySegments is how many descriptors of one packet the kernel sends in copy mode: one for an skb's
-// linear part and one for each of its MAX_SKB_FRAGS fragments.
-const copySegments = 18
-
 // Mode returns the mode that the kernel has granted: ZeroCopy, Copy or Generic.
 func (s *Socket) Mode() Mode { return s.mode }
 
@@ -328,9 +253,9 @@ func (s *Socket) Queue() int { return s.queue }
 // FD returns the descriptor, to be put into an XSKMAP. It stays the socket's.
 func (s *Socket) FD() int { return s.fd }
 
-// Close closes the socket. Take it out of the map first; what XDP sends to it from then on is lost. No
-// descriptor of it may be in use by the caller any more than by another goroutine, though frames that it
-// received stay with the caller.
+// Close closes the socket. Take it out of the map, and out of pollers, first. Packets that are in its rings
+// are lost; frames that it has received stay with the caller, who may send them on other sockets. Its
+// worker must have done with it, and nobody be in Stats.
 //
 // Frames that the kernel had are Closed in the UMEM's Census until it is known to have let go of them:
 // when a socket is opened on the queue again, or by Recover.
