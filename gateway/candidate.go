@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -205,17 +206,28 @@ func (c *Config) reloadKeys() [][2]string {
 	}
 	ports := make([]string, len(c.Ports))
 	for i, p := range c.Ports {
-		p.Pos, p.DevicePos = firewall.Pos{}, firewall.Pos{}
-		ports[i] = fmt.Sprintf("%+v", p)
+		ports[i] = p.Name + ": " + asKeys(p)
 	}
 	return [][2]string{
-		{"ports", strings.Join(ports, " ")},
+		{"ports", strings.Join(ports, ", ")},
 		{"inline", fmt.Sprint(c.Inline)},
 		{"policy", c.Policy},
 		{"management", fmt.Sprintf("%q %q", names(c.Management.From), names(c.Management.Services))},
 		{"override_management", fmt.Sprint(c.Management.Override)},
-		{"flows.timeouts", fmt.Sprint(c.Flows.Timeouts)},
+		{"flows.timeouts", asKeys(c.Flows.Timeouts)},
 	}
+}
+
+// asKeys writes the fields of a struct as keys that are given, but for its name and places.
+func asKeys(of any) string {
+	var keys []string
+	for v, i := reflect.ValueOf(of), 0; i < v.NumField(); i++ {
+		name, value := v.Type().Field(i).Name, v.Field(i)
+		if _, place := value.Interface().(firewall.Pos); !place && name != "Name" && !value.IsZero() {
+			keys = append(keys, fmt.Sprintf("%s: %v", snake(name), value))
+		}
+	}
+	return "{" + strings.Join(keys, ", ") + "}"
 }
 
 // bringBack is the configuration under which a policy of before is put in force again: that of its time,

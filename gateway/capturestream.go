@@ -28,9 +28,11 @@ const portIDs = 256
 // capturePort is a port as a capture shows it.
 type capturePort struct {
 	name      string
+	gone      bool // it is no more, and packets of whoever gets its id are not those that were asked for
 	captured  bool
-	number    int    // of its interface
-	delivered uint64 // packets
+	number    int                    // of its interface
+	delivered uint64                 // packets
+	before    dataplane.CaptureCount // what another port of its id counted
 }
 
 // captureStream writes a capture as pcapng.
@@ -46,6 +48,7 @@ type captureStream struct {
 	rules    *inForce
 
 	ports      [portIDs]capturePort // by id
+	known      *Ruleset             // in force when they were looked at
 	interfaces int
 	total      uint64
 	lost       uint64
@@ -87,7 +90,9 @@ func (s *captureStream) run(ctx context.Context, o dataplane.CaptureOptions) err
 	var err error
 	for err == nil && ctx.Err() == nil {
 		s.setClock()
-		err = s.capture.Read(s.packet)
+		if err = s.follow(o); err == nil {
+			err = s.capture.Read(s.packet)
+		}
 		if err == nil && time.Since(told) >= captureTell {
 			err = s.statistics()
 			told = time.Now()
@@ -113,6 +118,7 @@ func (s *captureStream) begin(o dataplane.CaptureOptions) error {
 	s.snaplen = uint32(snaplen(o))
 	comment := fmt.Sprintf("points=%s epoch=%d", strings.Join(s.of.status.Points, ","), epoch)
 	errs := []error{s.out.Section(pcapng.Section{Application: "softdpu " + r.version, OS: "Linux " + kernelRelease(), Comment: comment})}
+	s.known = s.rules.Load()
 	for _, p := range r.plane.Ports() {
 		s.ports[p.ID].name = p.Name
 		if len(o.Ports) == 0 || slices.Contains(o.Ports, p.ID) {
@@ -124,11 +130,48 @@ func (s *captureStream) begin(o dataplane.CaptureOptions) error {
 
 // describe writes the interface that stands for a port.
 func (s *captureStream) describe(p *dataplane.Port) error {
-	s.ports[p.ID] = capturePort{name: p.Name, captured: true, number: s.interfaces}
+	s.ports[p.ID] = capturePort{name: p.Name, captured: true, number: s.interfaces, before: s.ports[p.ID].before}
 	s.interfaces++
 	return s.out.Interface(pcapng.Interface{
 		Name: p.Name, Description: "device " + p.Device, Filter: s.of.status.Filter, Snaplen: s.snaplen,
 	})
+}
+
+// follow looks at the ports anew once another policy is in force: one may have another name, and the id of one
+// that is no more may be another's.
+func (s *captureStream) follow(o dataplane.CaptureOptions) error {
+	now := s.rules.Load()
+	if now == s.known {
+		return nil
+	}
+	s.known = now
+	names := make(map[uint8]string)
+	for _, p := range s.captures.reporter.plane.Ports() {
+		names[p.ID] = p.Name
+	}
+	told := false
+	for id := range s.ports {
+		at, name := &s.ports[id], names[uint8(id)]
+		if at.name == name {
+			continue
+		}
+		if at.captured && !told {
+			told = true
+			if err := s.statistics(); err != nil { // the last of those that were
+				return err
+			}
+		}
+		at.gone = at.gone || at.captured && name == "" && len(o.Ports) > 0
+		if at.captured && name != "" && !at.gone {
+			counts, err := s.capture.Counts()
+			if err != nil {
+				return err
+			}
+			at.captured, at.before = false, counts[id]
+		}
+		at.name = name
+	}
+	return nil
 }
 
 // meet describes a port that was not there when the capture began.
@@ -159,6 +202,9 @@ func (s *captureStream) setClock() {
 // packet writes one.
 func (s *captureStream) packet(head *bpf.XDPTapped, frame []byte) error {
 	at := &s.ports[head.Port]
+	if at.gone {
+		return nil
+	}
 	if !at.captured {
 		if err := s.meet(head.Port); err != nil {
 			return err
@@ -198,15 +244,15 @@ func (s *captureStream) statistics() error {
 	}
 	now := time.Now()
 	s.lost = 0
-	for id := range s.ports {
-		at, n := &s.ports[id], counts[min(id, len(counts)-1)]
+	for id := range counts {
+		at, n := &s.ports[id], &counts[id]
+		s.lost += n.Lost
 		if !at.captured {
 			continue
 		}
-		s.lost += n.Lost
 		err = errors.Join(err, s.out.Statistics(pcapng.Statistics{
-			Interface: at.number, Start: s.start, End: now,
-			Received: n.Seen, Accepted: n.Matched, Dropped: n.Lost, Delivered: at.delivered,
+			Interface: at.number, Start: s.start, End: now, Delivered: at.delivered,
+			Received: n.Seen - at.before.Seen, Accepted: n.Matched - at.before.Matched, Dropped: n.Lost - at.before.Lost,
 		}))
 	}
 	return err

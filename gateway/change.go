@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/softdpu/softdpu/firewall"
@@ -37,7 +38,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 		return nil, err
 	}
 	log := g.options.Log.With(q.args()...)
-	warn(log, append(append(firewall.Errors{}, r.config.Warnings...), r.Warnings...))
+	warn(log, slices.Concat(r.config.Warnings, r.Warnings, g.idleSets()))
 	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "tests_passed", done.Tests)
 	if done.ComesBack != nil {
 		log.Warn("the policy comes back to the one before unless it is confirmed", "entry", done.Entry, "deadline", done.ComesBack.Format(time.RFC3339),
@@ -91,7 +92,7 @@ func (g *running) reload(q *change) (*Reloaded, error) {
 func (g *running) admits(q *change) error {
 	if p := g.history.pending(); p != nil {
 		return &Conflict{
-			fmt.Sprintf("the change of entry %d waits to be confirmed, and comes back in %s", p.Entry, g.history.left(p).Round(time.Second)),
+			fmt.Sprintf("the change of entry %d waits to be confirmed, and is taken back in %s", p.Entry, g.timeLeft(p)),
 			"'softdpu policy confirm' keeps it, 'softdpu policy rollback' takes it back at once",
 		}
 	}
@@ -151,7 +152,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	q.changes = changesOf(old.policy, r.policy)
 	rec := q.record(k, r, epoch+1)
 	fallback := (*candidate)(nil)
-	warnings := append(append(firewall.Errors{}, r.config.Warnings...), r.Warnings...)
+	warnings := slices.Concat(r.config.Warnings, r.Warnings)
 	if q.confirm > 0 {
 		if fallback = g.history.inForce(old); fallback == nil {
 			return nil, &Conflict{"the history does not have the policy in force, so that nothing could come back", "'softdpu status' says why; apply without --confirm"}
@@ -228,7 +229,7 @@ func (g *running) confirm(q *change) (*Confirmed, error) {
 		return nil, &Conflict{"no change waits to be confirmed", "'softdpu policy history' shows what became of the last one"}
 	}
 	if err := g.history.confirm(); err != nil {
-		return nil, fmt.Errorf("note that entry %d is confirmed: %w: it still comes back in %s", p.Entry, err, g.history.left(p).Round(time.Second))
+		return nil, fmt.Errorf("note that entry %d is confirmed: %w: it is still taken back in %s", p.Entry, err, g.timeLeft(p))
 	}
 	g.fallback = nil
 	g.arm()
@@ -237,6 +238,11 @@ func (g *running) confirm(q *change) (*Confirmed, error) {
 	g.events.policyConfirmed(g.rules.Load(), epoch, q)
 	g.options.Log.With(q.args()...).Info("policy confirmed", "entry", p.Entry, "epoch", epoch)
 	return &Confirmed{p.Entry, epoch}, nil
+}
+
+// timeLeft is how long a change has still to be confirmed, for people.
+func (g *running) timeLeft(p *pendingChange) time.Duration {
+	return max(0, g.history.left(p)).Round(time.Second)
 }
 
 // arm sets the alarm for the change that waits to be confirmed, if one does.

@@ -7,38 +7,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/softdpu/softdpu/firewall"
 )
 
 // What a history consists of, below STATE/history/NAME-HASH of the configuration's path, for root alone:
 //
 //	history.json    historyIndex
 //	files/SHA256    the files of policies, each content once
-const (
-	historyVersion  = 1
-	historyIndexMax = 64 << 20 // bytes
-)
-
-func historyDir(c *Config) string {
-	path := c.File
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
-	}
-	sum := sha256.Sum256([]byte(path))
-	return filepath.Join(c.State, "history", filepath.Base(path)+"-"+hex.EncodeToString(sum[:4]))
-}
+const historyVersion = 1
 
 // openHistory reads what the runs before have left. What is wrong with it is logged and kept as the
 // history's trouble. Nothing is written yet.
 func openHistory(c *Config, log *slog.Logger) *history {
-	h := &history{dir: historyDir(c), log: log, boot: bootID(), uptime: uptime}
+	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime}
 	h.index = historyIndex{Version: historyVersion, Config: c.File, Next: 1}
 	index, err := h.read()
 	switch {
@@ -55,15 +42,11 @@ func openHistory(c *Config, log *slog.Logger) *history {
 }
 
 func (h *history) read() (*historyIndex, error) {
-	if err := owned(h.dir); err != nil {
-		return nil, err
-	}
-	f, err := os.Open(filepath.Join(h.dir, "history.json"))
-	if err != nil {
+	if err := ownedState(h.dir); err != nil {
 		return nil, fmt.Errorf("read history: %w", err)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, historyIndexMax+1))
+	path := filepath.Join(h.dir, "history.json")
+	text, err := firewall.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read history: %w", err)
 	}
@@ -72,7 +55,7 @@ func (h *history) read() (*historyIndex, error) {
 		err = x.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("read history %s: %w", path, err)
 	}
 	return x, nil
 }
@@ -107,36 +90,16 @@ func (x *historyIndex) check() error {
 	return nil
 }
 
-// owned refuses a directory in which others could lay policies.
-func owned(dir string) error {
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return fmt.Errorf("look at the history: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return fmt.Errorf("look at the history: %w", err)
-	}
-	switch {
-	case !info.IsDir():
-		return fmt.Errorf("%s is no directory: remove it, or name another directory by `state`", dir)
-	case int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d: it must belong to whom the gateway runs as", dir, st.Uid)
-	case st.Mode&0o022 != 0:
-		return fmt.Errorf("%s can be written by others: chmod 700 it", dir)
-	}
-	return nil
-}
-
 // ready makes the directories.
 func (h *history) ready() error {
-	if err := os.MkdirAll(filepath.Dir(filepath.Dir(h.dir)), 0o755); err != nil {
+	if err := makeStateDir(h.dir); err != nil {
 		return fmt.Errorf("make the directory of the history: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(h.dir, "files"), 0o700); err != nil {
+	files := filepath.Join(h.dir, "files")
+	if err := os.MkdirAll(files, 0o700); err != nil {
 		return fmt.Errorf("make the directory of the history: %w", err)
 	}
-	return errors.Join(owned(filepath.Dir(h.dir)), owned(h.dir), owned(filepath.Join(h.dir, "files")))
+	return owned(files)
 }
 
 // blob is where the content with a hash lies.
@@ -159,11 +122,11 @@ func (h *history) store(files []sourceFile) error {
 			continue
 		}
 		if there {
-			if text, err := os.ReadFile(h.blob(f.Sum)); err == nil && bytes.Equal(text, f.text) {
+			if text, err := firewall.ReadFile(h.blob(f.Sum)); err == nil && bytes.Equal(text, f.text) {
 				continue
 			}
 		}
-		if err := replaceFile(h.blob(f.Sum), f.text); err != nil {
+		if err := replaceFile(h.blob(f.Sum), bytes.NewReader(f.text)); err != nil {
 			return fmt.Errorf("keep %s: %w", f.Path, err)
 		}
 		written = true
@@ -186,13 +149,11 @@ func (h *history) write(x *historyIndex) error {
 		}
 		h.aside = false
 	}
-	var text bytes.Buffer
-	e := json.NewEncoder(&text)
-	e.SetIndent("", " ")
-	if err := e.Encode(x); err != nil {
+	text, err := json.MarshalIndent(x, "", " ")
+	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
-	if err := replaceFile(path, text.Bytes()); err != nil {
+	if err := replaceFile(path, bytes.NewReader(append(text, '\n'))); err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
 	if err := syncDir(h.dir); err != nil {
@@ -282,7 +243,7 @@ func (h *history) load(entry int) (*candidate, error) {
 	}
 	for i := range files {
 		f := &files[i]
-		text, err := os.ReadFile(h.blob(f.Sum))
+		text, err := firewall.ReadFile(h.blob(f.Sum))
 		if err != nil {
 			return nil, fmt.Errorf("read entry %d of the history: %s: %w", entry, f.Path, err)
 		}
@@ -296,32 +257,4 @@ func (h *history) load(entry int) (*candidate, error) {
 		return nil, fmt.Errorf("read entry %d of the history: %w", entry, err)
 	}
 	return k, nil
-}
-
-// replaceFile writes a file for its owner alone so that after a crash it is the old or the new one.
-func replaceFile(path string, text []byte) error {
-	next := path + ".new"
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		_ = os.Remove(next) // a disk that is full needs the room
-	}
-	return err
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -410,6 +410,9 @@ func TestHistoryTrouble(t *testing.T) {
 		{"a directory", func(r *historyRig) error {
 			return errors.Join(os.Remove(r.index()), os.MkdirAll(filepath.Join(r.index(), "x"), 0o700))
 		}, "history.json", true},
+		{"a FIFO", func(r *historyRig) error {
+			return errors.Join(os.Remove(r.index()), unix.Mkfifo(r.index(), 0o600))
+		}, "not a regular file", true},
 		{"a file in place of the directory", func(r *historyRig) error {
 			return errors.Join(os.RemoveAll(r.config.State), os.WriteFile(r.config.State, nil, 0o600))
 		}, "state", false},

@@ -33,8 +33,8 @@ rules:
 `
 }
 
-// reloads rewrites the files and asks for a reload.
-func (g *testGateway) reloads(t *testing.T, config, policy string) error {
+// rewrite replaces the gateway's files.
+func (g *testGateway) rewrite(t *testing.T, config, policy string) {
 	t.Helper()
 	dir := filepath.Dir(g.config.File)
 	for name, text := range map[string]string{"softdpu.yaml": config, "policy.yaml": policy} {
@@ -42,6 +42,12 @@ func (g *testGateway) reloads(t *testing.T, config, policy string) error {
 			t.Fatal(err)
 		}
 	}
+}
+
+// reloads rewrites the files and asks for a reload.
+func (g *testGateway) reloads(t *testing.T, config, policy string) error {
+	t.Helper()
+	g.rewrite(t, config, policy)
 	_, err := g.Reload(t.Context())
 	return err
 }

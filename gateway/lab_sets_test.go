@@ -318,7 +318,7 @@ func TestLabSetsRefused(t *testing.T) {
 	}
 
 	// What cannot be kept is not put in force.
-	half := newLiveStore(setsDir(r.config)).file("threats") + ".new"
+	half := newLiveStore(stateDir(r.config, "sets")).file("threats") + ".new"
 	if err := os.Mkdir(half, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestLabSetsBurst(t *testing.T) {
 	})
 	t.Logf("over %s after its time", time.Since(*done.Until))
 	r.stop()
-	sets, err := newLiveStore(setsDir(r.config)).load(time.Now())
+	sets, err := newLiveStore(stateDir(r.config, "sets")).load(time.Now())
 	if err != nil || len(sets["threats"].entries) != callers*calls {
 		t.Errorf("kept are %v, %v", sets, err)
 	}
@@ -426,7 +426,7 @@ func TestLabSetsOutliveKill(t *testing.T) {
 	}
 	must(p.DeleteFromSet(t.Context(), "threats", entries(server4.String())))
 	comesBack(t, conns[0])
-	file := newLiveStore(setsDir(c)).file("listed")
+	file := newLiveStore(stateDir(c, "sets")).file("listed")
 	if info := must(os.Stat(file)); info.Mode() != 0o600 {
 		t.Errorf("%s has mode %s", file, info.Mode())
 	}

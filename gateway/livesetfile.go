@@ -1,10 +1,7 @@
 package gateway
 
 import (
-	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,16 +40,6 @@ type liveLine struct {
 
 func newLiveStore(dir string) *liveStore { return &liveStore{dir: dir} }
 
-// setsDir is where a gateway keeps its sets: below STATE/sets, NAME-HASH of the configuration's path.
-func setsDir(c *Config) string {
-	path := c.File
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
-	}
-	sum := sha256.Sum256([]byte(path))
-	return filepath.Join(c.State, "sets", filepath.Base(path)+"-"+hex.EncodeToString(sum[:4]))
-}
-
 func (s *liveStore) file(name string) string { return filepath.Join(s.dir, name+liveSuffix) }
 
 // load reads all files, without what is over at now. It changes nothing.
@@ -64,11 +51,17 @@ func (s *liveStore) load(now time.Time) (liveSets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read what sets were given at runtime: %w", err)
 	}
+	if err := ownedState(s.dir); err != nil {
+		return nil, fmt.Errorf("read what sets were given at runtime: %w", err)
+	}
 	sets := make(liveSets)
 	for _, e := range entries {
 		name, isSet := strings.CutSuffix(e.Name(), liveSuffix)
 		if !isSet || e.IsDir() {
 			continue
+		}
+		if !e.Type().IsRegular() {
+			return nil, fmt.Errorf("read what set %s was given at runtime: %s is no regular file: move it away to start without", name, s.file(name))
 		}
 		live, err := readLiveSet(filepath.Join(s.dir, e.Name()))
 		if err != nil {
@@ -130,7 +123,7 @@ func (s *liveStore) acquire() error {
 	if s.lock != nil {
 		return nil
 	}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := makeStateDir(s.dir); err != nil {
 		return fmt.Errorf("make the directory of sets: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -176,14 +169,10 @@ func (s *liveStore) save(written, next liveSets) error {
 	if !changed {
 		return nil
 	}
-	dir, err := os.Open(s.dir)
-	if err != nil {
-		return fmt.Errorf("keep sets: %w", err)
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return syncDir(s.dir)
 }
 
-func (s *liveStore) write(live *liveSet) (err error) {
+func (s *liveStore) write(live *liveSet) error {
 	type key struct {
 		origin *liveOrigin
 		out    bool
@@ -196,19 +185,8 @@ func (s *liveStore) write(live *liveSet) (err error) {
 		}
 		calls[k].Entries = append(calls[k].Entries, e.Text(live.kind))
 	}
-	next := s.file(live.name) + ".new"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(next)
-		}
-	}()
-	b := bufio.NewWriterSize(f, 256<<10)
-	out := json.NewEncoder(b)
+	var text bytes.Buffer
+	out := json.NewEncoder(&text)
 	if err := out.Encode(liveHeader{live.name, live.kind}); err != nil {
 		return err
 	}
@@ -217,16 +195,7 @@ func (s *liveStore) write(live *liveSet) (err error) {
 			return err
 		}
 	}
-	if err := b.Flush(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(next, s.file(live.name))
+	return replaceFile(s.file(live.name), &text)
 }
 
 // close lets others have the directory.

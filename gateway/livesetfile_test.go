@@ -37,7 +37,7 @@ func sameLive(a, b liveSets) bool {
 
 // What is saved is read again, but what is over.
 func TestLiveStore(t *testing.T) {
-	state := t.TempDir()
+	state := filepath.Join(t.TempDir(), "sets", "softdpu.yaml-0")
 	s := newLiveStore(state)
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	if sets, err := s.load(now); err != nil || len(sets) != 0 {
@@ -86,7 +86,7 @@ func TestLiveStore(t *testing.T) {
 
 // What cannot be kept is an error, and what was kept is as it was.
 func TestLiveStoreCannotWrite(t *testing.T) {
-	state := t.TempDir()
+	state := filepath.Join(t.TempDir(), "sets", "softdpu.yaml-0")
 	s := newLiveStore(state)
 	sets := liveSets{"doors": liveOf(t, "doors", firewall.SetPort, liveEntry{&liveOrigin{By: "root"}, false}, "80")}
 	if err := s.save(nil, sets); err != nil {
@@ -118,7 +118,7 @@ func TestLiveStoreRefuses(t *testing.T) {
 		{"another set", `{"set":"other","type":"prefix"}` + "\n", `is about set "other"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newLiveStore(t.TempDir())
+			s := newLiveStore(filepath.Join(t.TempDir(), "sets", "softdpu.yaml-0"))
 			if err := os.MkdirAll(s.dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -131,6 +131,35 @@ func TestLiveStoreRefuses(t *testing.T) {
 			_, err := s.load(time.Now())
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "move") {
 				t.Errorf("says %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// Where others could lay entries nothing is read: an entry may allow what nobody has allowed.
+func TestLiveStoreOfOthers(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(s *liveStore) error
+		want  string
+	}{
+		{"everybody may write", func(s *liveStore) error { return os.Chmod(s.dir, 0o777) }, "can be written by others"},
+		{"above it too", func(s *liveStore) error { return os.Chmod(filepath.Dir(s.dir), 0o770) }, "can be written by others"},
+		{"another's file", func(s *liveStore) error {
+			return errors.Join(os.Rename(s.file("doors"), s.dir+"/elsewhere"), os.Symlink(s.dir+"/elsewhere", s.file("doors")))
+		}, "no regular file"},
+		{"another's directory", func(s *liveStore) error {
+			return errors.Join(os.Rename(s.dir, s.dir+"-elsewhere"), os.Symlink(s.dir+"-elsewhere", s.dir))
+		}, "is no directory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newLiveStore(filepath.Join(t.TempDir(), "sets", "softdpu.yaml-0"))
+			sets := liveSets{"doors": liveOf(t, "doors", firewall.SetPort, liveEntry{&liveOrigin{By: "root"}, false}, "80")}
+			if err := errors.Join(s.save(nil, sets), s.close(), tt.spoil(s)); err != nil {
+				t.Fatal(err)
+			}
+			if read, err := newLiveStore(s.dir).load(time.Now()); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("read %v, says %v, want %q", read, err, tt.want)
 			}
 		})
 	}

@@ -16,6 +16,8 @@ import (
 // commentMost is how long a comment may be, in characters.
 const commentMost = 500
 
+var commentHint = fmt.Sprintf("a comment is one line of at most %d characters", commentMost)
+
 // A policyDesk takes what is asked of the policy by HTTP.
 type policyDesk struct {
 	g      *running
@@ -37,7 +39,7 @@ func (d *policyDesk) register(mux *router) {
 func (d *policyDesk) change(w http.ResponseWriter, req *http.Request, by string) *change {
 	q := &change{by: by, who: peerCaller(req.Context()), comment: req.Form.Get("comment")}
 	if err := checkComment(q.comment); err != nil {
-		refuse(w, http.StatusBadRequest, apiError{Error: err.Error(), Hint: fmt.Sprintf("a comment is one line of at most %d characters", commentMost)})
+		refuse(w, http.StatusBadRequest, apiError{Error: err.Error(), Hint: commentHint})
 		return nil
 	}
 	return q

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +58,80 @@ events: {file: eve.json}
 				t.Errorf("says %v", errs)
 			}
 		})
+	}
+}
+
+// What a reload puts in force is what the history compares and what a rollback brings back, whatever else
+// of the configuration has changed since.
+func TestReloadedIsBroughtBack(t *testing.T) {
+	ofReader := []string{"File", "PolicyPos", "Warnings"} // these are none of the operator's
+	change := func(t *testing.T, v reflect.Value) {
+		t.Helper()
+		switch v.Kind() {
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Int64:
+			v.SetInt(int64(time.Minute))
+		case reflect.String:
+			v.SetString("other")
+		case reflect.Slice:
+			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+		default:
+			t.Fatalf("a test for a %s is missing", v.Type())
+		}
+	}
+	base := func() *Config { return &Config{File: "softdpu.yaml", OnStop: OnStopKeep} }
+	paths := map[string][]string{"Flows.Timeouts": {"Flows", "Timeouts"}}
+	for _, name := range reloadable {
+		if !slices.Contains(ofReader, name) {
+			paths[name] = []string{name}
+		}
+	}
+	fields := make(map[string]func(c *Config) reflect.Value)
+	for name, path := range paths {
+		at := func(c *Config) reflect.Value {
+			v := reflect.ValueOf(c).Elem()
+			for _, p := range path {
+				v = v.FieldByName(p)
+			}
+			return v
+		}
+		if v := at(base()); v.Kind() == reflect.Struct {
+			for i := range v.NumField() {
+				fields[name+"."+v.Type().Field(i).Name] = func(c *Config) reflect.Value { return at(c).Field(i) }
+			}
+			continue
+		}
+		fields[name] = at
+	}
+	for name, field := range fields {
+		t.Run(name, func(t *testing.T) {
+			then := base()
+			change(t, field(then))
+			now := base()
+			if errs := now.restartFor(then); len(errs) > 0 {
+				t.Fatalf("needs a restart: %v", errs)
+			}
+			if now.policyKeys() == then.policyKeys() {
+				t.Error("the history sees no difference")
+			}
+			now.OnStop = OnStopBlock // which only a restart puts in force
+			back := now.bringBack(then)
+			if !reflect.DeepEqual(field(back).Interface(), field(then).Interface()) || back.OnStop != OnStopBlock {
+				t.Errorf("brought back is %+v", back)
+			}
+		})
+	}
+}
+
+// Ports are told in the words of the configuration, wherever they stand in it.
+func TestPortsAsKeys(t *testing.T) {
+	const head = "apiVersion: softdpu/v1\nkind: Gateway\npolicy: p.yaml\nmanagement: none\n"
+	one := must(ParseConfig("a.yaml", []byte(head+"ports: {lan: {device: eth1, mtu: 1400, fix_offloads: true}, wan: {device: eth0, xdp_mode: generic}}\n")))
+	two := must(ParseConfig("b.yaml", []byte("# elsewhere\n"+head+"ports:\n  lan: {device: eth1, fix_offloads: true, mtu: 1400}\n  wan: {device: eth0, xdp_mode: generic}\n")))
+	const want = "lan: {device: eth1, mtu: 1400, fix_offloads: true, fix_checksums: auto, xdp_mode: auto}, wan: {device: eth0, fix_checksums: auto, xdp_mode: generic}"
+	if got := one.reloadKeys()[0][1]; got != want || one.policyKeys() != two.policyKeys() {
+		t.Errorf("ports are %s\nand %s", got, two.reloadKeys()[0][1])
 	}
 }
 

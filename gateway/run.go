@@ -94,7 +94,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 // newRunning makes a gateway ready to start, with what it begins with.
 func newRunning(c *Config, o Options) (*running, error) {
 	g := &running{config: c, options: o, history: openHistory(c, o.Log)}
-	live, err := newLiveStore(setsDir(c)).load(g.now())
+	live, err := newLiveStore(stateDir(c, "sets")).load(g.now())
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (g *running) start() error {
 		return err
 	}
 	g.listener = listener
-	g.sets = newLiveSetter(setsDir(c))
+	g.sets = newLiveSetter(stateDir(c, "sets"))
 	if err := g.sets.open(rules.live); err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/softdpu/softdpu/firewall"
 )
@@ -16,7 +15,6 @@ import (
 const (
 	maxSetEntries  = 100_000   // of one call
 	maxLiveEntries = 1_000_000 // of all sets together, that were given at runtime
-	maxSetComment  = 256       // bytes
 	maxSetEntry    = 256       // bytes of one as it is written
 	maxSetNotes    = 20        // of one call, and mistakes that are told of it
 )
@@ -66,8 +64,8 @@ func (c *setCall) check() error {
 	case len(c.Entries) > maxSetEntries:
 		return firewall.Errors{{Msg: fmt.Sprintf("%d entries are more than the %d of one call", len(c.Entries), maxSetEntries), Hint: "give them in several calls"}}
 	}
-	if len(c.Comment) > maxSetComment || strings.ContainsFunc(c.Comment, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return firewall.Errors{{Msg: "the comment cannot be kept", Hint: fmt.Sprintf("a comment is one line of at most %d bytes", maxSetComment)}}
+	if err := checkComment(c.Comment); err != nil {
+		return firewall.Errors{{Msg: err.Error(), Hint: commentHint}}
 	}
 	if c.For == "" {
 		return nil

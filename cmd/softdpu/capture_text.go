@@ -16,7 +16,7 @@ func captureText(p *pcapng.Packet, port string) string {
 	if p.Direction == pcapng.Outbound {
 		way = "out"
 	}
-	return printable(fmt.Sprintf("%s %s %s  %s, %d bytes  %s", p.Time.Format("15:04:05.000000"), way, port, packetText(p.Data), p.Length, p.Comment))
+	return visible(fmt.Sprintf("%s %s %s  %s, %d bytes  %s", p.Time.Format("15:04:05.000000"), way, port, packetText(p.Data), p.Length, p.Comment))
 }
 
 // packetText says what a frame is, as far as it can be read.

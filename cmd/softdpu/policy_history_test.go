@@ -43,7 +43,7 @@ func TestPolicyChangeVerbs(t *testing.T) {
 	const (
 		done     = `{"epoch":7,"entry":42,"files":["/p/a.yaml"],"rules":12,"tests":3,"warnings":[]}`
 		back     = `{"epoch":8,"entry":43,"restored":41,"files":["/p/a.yaml"],"rules":11,"tests":3,"warnings":[]}`
-		conflict = `{"error":"the change of entry 42 waits to be confirmed, and comes back in 1m30s","hint":"'softdpu policy confirm' keeps it"}`
+		conflict = `{"error":"the change of entry 42 waits to be confirmed, and is taken back in 1m30s","hint":"'softdpu policy confirm' keeps it"}`
 	)
 	waiting := strings.Replace(done, `"files"`, `"comes_back":"`+time.Now().Add(2*time.Minute).Format(time.RFC3339)+`","files"`, 1)
 	for _, tt := range []struct {
@@ -59,7 +59,7 @@ func TestPolicyChangeVerbs(t *testing.T) {
 		{"with a limit", "apply --confirm 2m", 200, waiting, "POST /v1/reload?confirm=2m0s", exitYes, "unless you say 'softdpu policy confirm'"},
 		{"no limit", "apply --confirm 0", 200, done, "nothing", exitError, "--confirm must be a time"},
 		{"no time", "apply --confirm soon", 200, done, "nothing", exitError, "soon"},
-		{"another waits", "apply", 409, conflict, "POST /v1/reload", exitNo, "nothing was changed: the change of entry 42 waits to be confirmed, and comes back in 1m30s: 'softdpu policy confirm' keeps it"},
+		{"another waits", "apply", 409, conflict, "POST /v1/reload", exitNo, "nothing was changed: the change of entry 42 waits to be confirmed, and is taken back in 1m30s: 'softdpu policy confirm' keeps it"},
 		{"another waits, for programs", "apply -o json", 409, conflict, "POST /v1/reload", exitNo, `"ok": false`},
 		{"back", "rollback", 200, back, "POST /v1/policy/rollback", exitYes, "rolled back to entry 41: the files on disk are not what is in force"},
 		{"back to", "rollback 41 -m no", 200, back, "POST /v1/policy/rollback?comment=no&entry=41", exitYes, "epoch 8"},
