@@ -203,7 +203,7 @@ func (c *captures) start(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set(captureID, strconv.FormatUint(run.status.ID, 10))
 	s := newCaptureStream(c, run, capture, w)
 	s.limit, s.control = q.Count, control
-	err = yielding(func() error { return s.run(ctx, options) })
+	err = s.run(ctx, options)
 	log.Info("capture ends", "captured", s.total, "lost", s.lost, "error", err)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the answer has begun: only breaking it off tells the reader
