@@ -149,7 +149,7 @@ func TestCaptureRate(t *testing.T) {
 		}
 		c, done := &captured{}, make(chan struct{})
 		c.raw.Grow(32 << 20) // not while it is measured
-		go func() { // as `softdpu capture -w` does
+		go func() {          // as `softdpu capture -w` does
 			defer close(done)
 			_, c.err = io.Copy(&c.raw, stream)
 		}()
