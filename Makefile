@@ -30,6 +30,8 @@ help: ## List the targets
 
 # --- What the machine needs: program and its Debian package, program and its package, ... ---------
 DEPS := ip iproute2 ping iputils-ping ethtool ethtool curl curl nft nftables git git
+# Second opinions of tests: of captures, of their filters.
+DEPS_TEST := tcpdump tcpdump tshark tshark
 DEPS_GENERATE := clang-19 clang-19 llvm-strip-19 llvm-19 /usr/include/bpf/bpf_helpers.h libbpf-dev
 DEPS_LINT := clang-format-19 clang-format-19 gcc gcc /usr/include/stdlib.h libc6-dev
 
@@ -55,6 +57,7 @@ deps: ## Install what build and tests need, and look for Go
 # promtool tests alerts and names of metrics. Only the program is taken out of Debian's package, which
 # would start a Prometheus where it is installed. Without it those tests are left out, or fail in CI.
 deps-test: deps
+	$(call install,$(DEPS_TEST))
 	@[ -x bin/promtool ] || command -v promtool >/dev/null || { \
 		dir=$$(mktemp -d) && cd "$$dir" && { \
 			{ apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } >/dev/null 2>&1 && \

@@ -23,6 +23,7 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane/cbpf"
 	"github.com/softdpu/softdpu/flowtable"
+	"github.com/softdpu/softdpu/testenv"
 )
 
 // filterExpressions are of every kind that pcap-filter(7) knows for Ethernet, and that an operator types.
@@ -47,7 +48,7 @@ var filterExpressions = []string{
 // The filter takes what libpcap takes, of real captures and of frames that were damaged, tagged, or are
 // larger than a page.
 func TestFilterAgreesWithLibpcap(t *testing.T) {
-	root(t)
+	testenv.RequireRoot(t)
 	frames := filterFrames(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "frames.pcap")
@@ -87,13 +88,6 @@ func TestFilterAgreesWithLibpcap(t *testing.T) {
 	t.Logf("%d expressions on %d frames, %d taken", known, len(frames), taken)
 	if known < 90 || taken < 300 {
 		t.Errorf("%d expressions were tried, and %d frames taken: too few", known, taken)
-	}
-}
-
-func root(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("loading programs needs root")
 	}
 }
 
@@ -292,7 +286,7 @@ func filterTakes(t *testing.T, prog *ebpf.Program, frame []byte) bool {
 
 // A tag that stands beside a packet of the kernel is seen where it will be on the wire.
 func TestFilterSeesTagBeside(t *testing.T) {
-	root(t)
+	testenv.RequireRoot(t)
 	dir := t.TempDir()
 	plain := udpFrame(300)
 	tagged := tagFrame(plain, 10)
@@ -320,7 +314,7 @@ func TestFilterSeesTagBeside(t *testing.T) {
 
 // What no compiler writes, but somebody may ask for: the longest programs, dead code, loads far away.
 func TestFilterOddPrograms(t *testing.T) {
-	root(t)
+	testenv.RequireRoot(t)
 	long := make(cbpf.Program, 0, 4096)
 	for len(long) < 1200 { // each asks for a byte and goes on
 		long = append(long, cbpf.Instruction{Code: 0x30, K: uint32(len(long) % 60)}, cbpf.Instruction{Code: 0x15, JF: 0, JT: 0, K: 1})

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/softdpu/softdpu/testenv"
 )
 
 // The baseline of the specification; ICMP has type and code where others have ports.
@@ -79,10 +81,7 @@ func TestCommunityIDAsWireshark(t *testing.T) {
 	if dir == "" {
 		t.Skip("SOFTDPU_TESTDATA is not set: Community IDs of captures left out")
 	}
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("there is no tshark: Community IDs of captures left out")
-	}
+	tshark := testenv.RequireProgram(t, "tshark")
 	var captures []string
 	for _, pattern := range []string{"nDPI__d*", "nDPI__http*", "nDPI__quic*", "nDPI__tls_w*", "live__aes128gcm16*", "zeek__retry*"} {
 		captures = append(captures, must(filepath.Glob(filepath.Join(dir, "pcaps", pattern)))...)

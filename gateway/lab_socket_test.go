@@ -245,9 +245,6 @@ func besiege(t *testing.T, socket string, list []hostile, patience time.Duration
 		}
 	})
 	t.Run("slow headers and bodies", func(t *testing.T) {
-		if patience == askPatience && !long() {
-			t.Skip("takes 10 s")
-		}
 		var conns []net.Conn
 		for i := range 2 * maxConnections {
 			conn := must(net.Dial("unix", socket))

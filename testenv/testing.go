@@ -3,6 +3,7 @@ package testenv
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -62,6 +63,21 @@ func RequireRoot(t T) {
 		t.Fatalf("this test needs root and CI runs it without: it would never run")
 	}
 	t.Skipf("needs root: network namespaces")
+}
+
+// RequireProgram returns the path of a program that only this test needs. It leaves the test out on a machine
+// without it; in CI, where the test would then never run, that is a failure.
+func RequireProgram(t T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("this test needs %s and CI has none: it would never run", name)
+	}
+	t.Skipf("%s is not installed", name)
+	return ""
 }
 
 // Must returns the node's namespace and ends the test if there is none.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/softdpu/softdpu/testenv"
 )
 
 // directive returns the words of a unit's lines KEY=WORDS.
@@ -50,10 +52,7 @@ func TestUnitStartsWhatThereIs(t *testing.T) {
 
 // systemd reads every line of the units, and finds what they start.
 func TestUnitsAreValid(t *testing.T) {
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("systemd-analyze is not installed")
-	}
+	analyze := testenv.RequireProgram(t, "systemd-analyze")
 	for _, name := range []string{"softdpu.service", "softdpu-early.service", "run-softdpu-bpf.mount"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), name)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softdpu/softdpu/testenv"
 )
 
 var (
@@ -99,9 +101,7 @@ func TestBrokenCaptures(t *testing.T) {
 
 // Wireshark's tools find in it what was written.
 func TestWireshark(t *testing.T) {
-	if _, err := exec.LookPath("tshark"); err != nil {
-		t.Skip("no tshark: its reading left out")
-	}
+	testenv.RequireProgram(t, "tshark")
 	file := filepath.Join(t.TempDir(), "x.pcapng")
 	f, err := os.Create(file)
 	if err != nil {
