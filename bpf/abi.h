@@ -82,6 +82,9 @@ enum reason {
 	REASON_GENERATION_ABSENT, /* dispatcher without a program behind it */
 	REASON_INTERNAL, /* a map look-up that cannot fail did */
 	REASON_EGRESS_DOWN, /* the port that it should leave by has no device */
+	REASON_WORKER_FULL, /* its flow needs a worker, whose ring is full or who shows no sign of life */
+	REASON_WORKER_ABSENT, /* its flow needs a worker, and its queue has none */
+	REASON_EGRESS_FULL, /* the port that it should leave by had no room for it */
 
 	REASON_LEN
 };
@@ -168,6 +171,7 @@ enum flow_state {
 #define WORD_FLAG_MARKED (1ull << 11) /* the ageing scan means to free it; a hit takes this off */
 #define WORD_FLAG_MIDSTREAM (1ull << 12) /* picked up without its SYN */
 #define WORD_FLAG_BUSY (1ull << 13) /* with state FLOW_FREE: a creator is filling the slot */
+#define WORD_FLAG_READY (1ull << 14) /* the worker has done with it: each leg moves up when it can */
 #define WORD_L7_SHIFT 16
 #define WORD_GEN_SHIFT 32
 
@@ -194,7 +198,7 @@ struct flow6_key {
 struct flow_core {
 	__u64 word;
 	__u32 epoch; /* policy that judged it last */
-	__u32 rule; /* 24 bits of rule id; high byte: home worker */
+	__u32 rule; /* 24 bits of rule id; high byte: 1 + home worker, 0 = none yet */
 	__u32 created; /* tick */
 	__u8 from, to; /* zones of opener and of the other end */
 	__u16 context; /* identity of the opener's MAC, 0 = none that a policy names */
@@ -219,7 +223,7 @@ struct leg {
 	__u16 nexthop; /* index into nexthops */
 	__u16 meter; /* rate limiter, 0 = none */
 	__u8 flags;
-	__u8 stages; /* what the worker must do with this direction */
+	__u8 stages; /* STAGE_*: what the worker must do with this direction; 0 = it is not the worker's */
 	__be16 xlat_port; /* this sender as the other side sees it, 0 = unchanged */
 };
 
@@ -480,6 +484,65 @@ struct pass_mark {
 #define PASS_MAGIC 0x5d901cafu
 #define PASS_SKB_MARK 0x5d900000u
 #define PASS_SKB_MARK_MASK 0xffff0000u
+
+/* ---- Workers ---------------------------------------------------------------------------------- */
+
+/* What a worker does with a packet, in this order. docs/PACKET-PATH.md, section 14. */
+#define STAGE_FORWARD 0x01 /* nothing but carrying it on */
+#define STAGE_MIRROR 0x02 /* a copy goes to a monitor port */
+
+#define QUEUE_MAX 64 /* receive queues of a port that workers can serve */
+/* Place of a port's queue in worker_queues and in the map of sockets. */
+#define QUEUE_INDEX(port, queue) ((port) * QUEUE_MAX + (queue))
+
+/* Ticks after which a worker that gave no sign of life counts as full. */
+#define WORKER_SILENT 48 /* 50 ms */
+
+/* One queue of one port, between XDP and the worker that serves it. Outstanding is sent - taken - lost,
+ * modulo 2^32. XDP and the worker write a cache line each. */
+struct worker_queue {
+	__u32 sent; /* packets that XDP sent to the socket */
+	__u32 lost; /* of them, those that the kernel dropped behind the redirect */
+	__u32 pad[14];
+	__u32 taken; /* of them, those that the worker took out of the ring */
+	__u32 beat; /* tick of the worker's last sign of life */
+	__u32 size; /* most that may be outstanding; 0 = no worker serves the queue */
+	__u8 worker; /* 1 + number of the worker */
+	__u8 pad2[51];
+};
+
+/* How far the workers are with the packets of one leg: sent << 16 | done, both modulo 2^16. XDP numbers
+ * the packets that it sends (sent is the last number); done is the number of the last packet that has
+ * left. They are equal while no packet is under way. One cell for each leg of each slot of the tables,
+ * IPv4's groups first: ((family == 6 ? groups : 0) + group) * 8 + slot * 2 + leg. */
+struct cells {
+	__u32 leg[GROUP_SLOTS][2];
+};
+#define CELL_NONE 0xffffffffu /* flows of the overflow tables have none, and never move up */
+
+/* In front of each packet that a worker gets. The packet is ready to leave as it stands. */
+struct handover {
+	__u32 cell; /* index of its leg's cell, or CELL_NONE */
+	__u16 number; /* of the packet on its leg */
+	__u8 stages; /* STAGE_* */
+	__u8 port; /* id: by which it leaves */
+	__u32 generation; /* of its flow: the upper half of the flow's word */
+	__u32 rule; /* of its flow; high byte: 1 + home worker */
+	__u32 epoch;
+	__u32 nth; /* packets that its flow has counted, both directions, with this one */
+	__u16 l3, l4; /* offsets of the IP and transport headers from the packet's start */
+	__u8 family; /* 4 or 6 */
+	__u8 arrival; /* id of the port that it came by */
+	__u8 proto; /* of the transport header */
+	__u8 pad;
+};
+
+/* What a rule of the running policy asks of workers. */
+struct rule_work {
+	__u8 stages; /* STAGE_* */
+	__u8 bypass; /* on_failure: 1 = packets go on without the stages, 0 = they are dropped */
+	__u8 pad[2];
+};
 
 /* ---- Large sets ------------------------------------------------------------------------------- */
 

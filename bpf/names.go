@@ -54,6 +54,9 @@ var reasonNames = [XDPReasonREASON_LEN]string{
 	XDPReasonREASON_GENERATION_ABSENT:       "generation-absent",
 	XDPReasonREASON_INTERNAL:                "internal",
 	XDPReasonREASON_EGRESS_DOWN:             "egress-down",
+	XDPReasonREASON_WORKER_FULL:             "worker-full",
+	XDPReasonREASON_WORKER_ABSENT:           "worker-absent",
+	XDPReasonREASON_EGRESS_FULL:             "egress-full",
 }
 
 // String returns the reason's kebab-case name, as in events, `drops` and `sim`.

@@ -42,6 +42,10 @@ EXPORT(struct, classify_key);
 EXPORT(struct, pass_mark);
 EXPORT(enum, tap_point);
 EXPORT(struct, tapped);
+EXPORT(struct, worker_queue);
+EXPORT(struct, cells);
+EXPORT(struct, handover);
+EXPORT(struct, rule_work);
 
 static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
 {

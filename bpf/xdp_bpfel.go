@@ -36,6 +36,11 @@ const (
 	XDPBuiltinRuleRULE_FIRST       XDPBuiltinRule = 7
 )
 
+type XDPCells struct {
+	_   structs.HostLayout
+	Leg [4][2]uint32
+}
+
 type XDPClassifyKey struct {
 	_       structs.HostLayout
 	SrcHi   uint64
@@ -238,6 +243,24 @@ type XDPGatewayState struct {
 	Flows6       int64
 }
 
+type XDPHandover struct {
+	_          structs.HostLayout
+	Cell       uint32
+	Number     uint16
+	Stages     uint8
+	Port       uint8
+	Generation uint32
+	Rule       uint32
+	Epoch      uint32
+	Nth        uint32
+	L3         uint16
+	L4         uint16
+	Family     uint8
+	Arrival    uint8
+	Proto      uint8
+	Pad        uint8
+}
+
 type XDPLeg struct {
 	_        structs.HostLayout
 	Seen     uint32
@@ -373,7 +396,10 @@ const (
 	XDPReasonREASON_GENERATION_ABSENT       XDPReason = 47
 	XDPReasonREASON_INTERNAL                XDPReason = 48
 	XDPReasonREASON_EGRESS_DOWN             XDPReason = 49
-	XDPReasonREASON_LEN                     XDPReason = 50
+	XDPReasonREASON_WORKER_FULL             XDPReason = 50
+	XDPReasonREASON_WORKER_ABSENT           XDPReason = 51
+	XDPReasonREASON_EGRESS_FULL             XDPReason = 52
+	XDPReasonREASON_LEN                     XDPReason = 53
 )
 
 type XDPRejectBucket struct {
@@ -391,6 +417,13 @@ type XDPRuleCounter struct {
 	LogWindow uint32
 	Logged    uint32
 	Unlogged  uint32
+}
+
+type XDPRuleWork struct {
+	_      structs.HostLayout
+	Stages uint8
+	Bypass uint8
+	Pad    [2]uint8
 }
 
 type XDPScratch struct {
@@ -584,6 +617,18 @@ type XDPTapped struct {
 	Pad       [2]uint8
 }
 
+type XDPWorkerQueue struct {
+	_      structs.HostLayout
+	Sent   uint32
+	Lost   uint32
+	Pad    [14]uint32
+	Taken  uint32
+	Beat   uint32
+	Size   uint32
+	Worker uint8
+	Pad2   [51]uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -631,17 +676,21 @@ const (
 	XDPVarEventRate         = "event_rate"
 	XDPVarExportAction      = "export_action"
 	XDPVarExportBuiltinRule = "export_builtin_rule"
+	XDPVarExportCells       = "export_cells"
 	XDPVarExportClassifyKey = "export_classify_key"
 	XDPVarExportEvent       = "export_event"
 	XDPVarExportEventKind   = "export_event_kind"
 	XDPVarExportFlowState   = "export_flow_state"
+	XDPVarExportHandover    = "export_handover"
 	XDPVarExportPacketKind  = "export_packet_kind"
 	XDPVarExportPassCause   = "export_pass_cause"
 	XDPVarExportPassMark    = "export_pass_mark"
 	XDPVarExportReason      = "export_reason"
+	XDPVarExportRuleWork    = "export_rule_work"
 	XDPVarExportSetField    = "export_set_field"
 	XDPVarExportTapPoint    = "export_tap_point"
 	XDPVarExportTapped      = "export_tapped"
+	XDPVarExportWorkerQueue = "export_worker_queue"
 	XDPVarFlowsMax          = "flows_max"
 	XDPVarFragmentMask      = "fragment_mask"
 	XDPVarGroup4Mask        = "group4_mask"
@@ -754,17 +803,21 @@ type XDPVariableSpecs struct {
 	EventRate         *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportAction      *ebpf.VariableSpec `ebpf:"export_action"`
 	ExportBuiltinRule *ebpf.VariableSpec `ebpf:"export_builtin_rule"`
+	ExportCells       *ebpf.VariableSpec `ebpf:"export_cells"`
 	ExportClassifyKey *ebpf.VariableSpec `ebpf:"export_classify_key"`
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportHandover    *ebpf.VariableSpec `ebpf:"export_handover"`
 	ExportPacketKind  *ebpf.VariableSpec `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportRuleWork    *ebpf.VariableSpec `ebpf:"export_rule_work"`
 	ExportSetField    *ebpf.VariableSpec `ebpf:"export_set_field"`
 	ExportTapPoint    *ebpf.VariableSpec `ebpf:"export_tap_point"`
 	ExportTapped      *ebpf.VariableSpec `ebpf:"export_tapped"`
+	ExportWorkerQueue *ebpf.VariableSpec `ebpf:"export_worker_queue"`
 	FlowsMax          *ebpf.VariableSpec `ebpf:"flows_max"`
 	FragmentMask      *ebpf.VariableSpec `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.VariableSpec `ebpf:"group4_mask"`
@@ -878,17 +931,21 @@ type XDPVariables struct {
 	EventRate         *ebpf.Variable `ebpf:"event_rate"`
 	ExportAction      *ebpf.Variable `ebpf:"export_action"`
 	ExportBuiltinRule *ebpf.Variable `ebpf:"export_builtin_rule"`
+	ExportCells       *ebpf.Variable `ebpf:"export_cells"`
 	ExportClassifyKey *ebpf.Variable `ebpf:"export_classify_key"`
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportHandover    *ebpf.Variable `ebpf:"export_handover"`
 	ExportPacketKind  *ebpf.Variable `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
 	ExportReason      *ebpf.Variable `ebpf:"export_reason"`
+	ExportRuleWork    *ebpf.Variable `ebpf:"export_rule_work"`
 	ExportSetField    *ebpf.Variable `ebpf:"export_set_field"`
 	ExportTapPoint    *ebpf.Variable `ebpf:"export_tap_point"`
 	ExportTapped      *ebpf.Variable `ebpf:"export_tapped"`
+	ExportWorkerQueue *ebpf.Variable `ebpf:"export_worker_queue"`
 	FlowsMax          *ebpf.Variable `ebpf:"flows_max"`
 	FragmentMask      *ebpf.Variable `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.Variable `ebpf:"group4_mask"`
