@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,8 +19,10 @@ import (
 // A worker who takes nothing loses what does not fit into its ring: behind XDP's back, and counted.
 func TestLostBeforeTheWorker(t *testing.T) {
 	p, d, _, send, _ := inlineDesk(t) // a ring for 64
-	if notes := p.Notes(); len(notes) > 0 {
-		t.Errorf("the plane says %q", notes)
+	for _, note := range p.Notes() {
+		if strings.Contains(note, "not counted") {
+			t.Errorf("the plane says %q", note)
+		}
 	}
 	d.serve(1 << 20)
 	const sent = 1000

@@ -342,6 +342,16 @@ func inlineDesk(t *testing.T) (p *Plane, d *desk, arrived *testenv.Capture, send
 	return p, g.sit(t, p, p.Ports()[0], 64), arrived, send, frame
 }
 
+// reach waits until so many packets have come to the server past the worker.
+func reach(t *testing.T, arrived *testenv.Capture, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := arrived.Wait(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Whoever needs a worker and finds none, or one that is full or silent, is dropped by name; flows of a rule
 // that says so go on.
 func TestFailClosed(t *testing.T) {
@@ -390,27 +400,19 @@ func TestFailClosed(t *testing.T) {
 	if h := d.wait(t, 1)[0]; h.Stages != bpf.StageMirror || h.Epoch != 2 {
 		t.Errorf("after another policy the worker is told %+v", h.XDPHandover)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
 	d.silent()
 	send(2, 4000)
-	if err := arrived.Wait(ctx, 2); err != nil {
-		t.Error(err)
-	}
+	reach(t, arrived, 2)
 	atomic.StoreUint32(&d.queue.Size, 0)
 	send(2, 4001) // a new flow, too
-	if err := arrived.Wait(ctx, 4); err != nil {
-		t.Error(err)
-	}
+	reach(t, arrived, 4)
 	// A worker that is said to be there, and whose socket has just gone.
 	d.serve(4)
 	if err := p.maps[bpf.XDPMapSockets].Delete(bpf.QueueIndex(p.Ports()[0].ID, 0)); err != nil {
 		t.Fatal(err)
 	}
 	send(1, 4001)
-	if err := arrived.Wait(ctx, 5); err != nil {
-		t.Error(err)
-	}
+	reach(t, arrived, 5)
 	if err := p.Publish(working(t, 3)); err != nil {
 		t.Fatal(err)
 	}
@@ -449,11 +451,7 @@ func TestMovingUp(t *testing.T) {
 	}
 	d.done(cell, 4)
 	send(2, 4000)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if err := arrived.Wait(ctx, 2); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, arrived, 2)
 	if flow.Leg[0].Stages != 0 || flow.Leg[1].Stages != bpf.StageForward {
 		t.Errorf("after one leg has moved up the legs are %+v", flow.Leg)
 	}
@@ -463,9 +461,7 @@ func TestMovingUp(t *testing.T) {
 	// It needs no worker any more, whoever is there.
 	atomic.StoreUint32(&d.queue.Size, 0)
 	send(1, 4000)
-	if err := arrived.Wait(ctx, 3); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, arrived, 3)
 	d.serve(64)
 	if err := p.Publish(working(t, 2)); err != nil {
 		t.Fatal(err)
@@ -487,9 +483,7 @@ func TestMovingUp(t *testing.T) {
 	}
 	atomic.StoreUint32(&d.queue.Size, 0)
 	send(1, 4000)
-	if err := arrived.Wait(ctx, 4); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, arrived, 4)
 	if flow.Leg[0].Stages != 0 {
 		t.Errorf("the leg is %+v", flow.Leg[0])
 	}
