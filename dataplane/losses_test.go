@@ -18,7 +18,7 @@ import (
 
 // A worker who takes nothing loses what does not fit into its ring: behind XDP's back, and counted.
 func TestLostBeforeTheWorker(t *testing.T) {
-	p, d, _, send, _ := inlineDesk(t) // a ring for 64
+	p, d, _, send, _ := inlineDesk(t, testenv.Options{}) // a ring for 64
 	for _, note := range p.Notes() {
 		if strings.Contains(note, "not counted") {
 			t.Errorf("the plane says %q", note)
@@ -90,7 +90,7 @@ func TestLostBeforeThePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sender.Close()
-	frame := datagram(t, mac, mac, "10.10.1.2", "10.10.1.3", 4000)
+	frame := datagram(t, mac, mac, "10.10.1.2", "10.10.1.3", 4000, text)
 	send := func(n int, counted func() uint64) {
 		t.Helper()
 		for range n {
