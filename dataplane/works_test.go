@@ -344,7 +344,8 @@ func TestMovingUp(t *testing.T) {
 	}
 }
 
-// The programs that run while no flow may need a worker have nothing of it.
+// The programs that run while no flow may need a worker have nothing for it but the look at the constant
+// that says so.
 func TestWorkersOffAreNotThere(t *testing.T) {
 	p := openPlane(t, Options{})
 	size := func(g Generation) (n int, workers bool) {
