@@ -17,6 +17,14 @@ import (
 // programs are those of the host that tests run.
 var programs = []string{"sh", "cat", "sleep", "true", "umount", "unshare", "ip", "tc", "nft", "tcpdump"}
 
+// binaries are what tests of the gateway would build of cmd/softdpu if they had a compiler, by flags for the linker:
+// the version under test, one with another name, and one whose tables have another layout.
+var binaries = map[string]string{
+	"softdpu":              "",
+	"softdpu-upgraded":     "-X main.buildVersion=upgraded",
+	"softdpu-other-layout": "-X github.com/softdpu/softdpu/dataplane.layoutVersion=1000",
+}
+
 // A workbench builds what goes into machines, each thing once.
 type workbench struct {
 	options
@@ -65,11 +73,13 @@ func (b *workbench) image(ctx context.Context, k kernel, modules []string, jobs 
 		}
 		p.Steps = append(p.Steps, j.step(testDir+"/"+name))
 	}
-	softdpu, err := b.build(ctx, root, "build", "", "./cmd/softdpu", "")
-	if err != nil {
-		return "", err
+	for name, flags := range binaries {
+		file, err := b.build(ctx, root, "build", "", "./cmd/softdpu", flags)
+		if err != nil {
+			return "", err
+		}
+		a.File(builtDir[1:]+"/"+name, file)
 	}
-	a.File(builtDir[1:]+"/softdpu", softdpu)
 	if err := addPrograms(ctx, a, programs); err != nil {
 		return "", err
 	}

@@ -25,9 +25,12 @@ var all = []series{
 		name: "6.1", title: "Debian 12's own kernel", prefix: "6.1", always: true,
 		suites:  []string{"bookworm", "bookworm-security"},
 		modules: modules,
-		limit:   10 * time.Minute,
+		limit:   25 * time.Minute,
 		jobs: []job{
 			{name: "bpf", folder: "bpf", limit: time.Minute},
+			{name: "flowtable", folder: "flowtable", limit: 20 * time.Minute},
+			{name: "dataplane", folder: "dataplane", limit: 20 * time.Minute},
+			{name: "gateway", folder: "gateway", limit: 20 * time.Minute},
 			{name: "xsk", folder: "dataplane/xsk", limit: 4 * time.Minute, env: []string{wire, "SOFTDPU_WIRE_MODE=copy"}},
 		},
 	},
