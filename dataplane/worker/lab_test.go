@@ -59,16 +59,16 @@ func check(t *testing.T, err error) {
 // does: it puts a handover in front of frames and sends them to the sockets of workers. The handover is in the
 // frames themselves: the tests that send them decide.
 type bench struct {
-	lab                 *testenv.Lab
-	gw, client, server  *testenv.Namespace
-	tables              worker.Tables
-	queues, sockets     *ebpf.Map
-	mapped              [][]byte
-	crew                *worker.Crew
-	mu                  sync.Mutex
-	log                 []string
-	expectDeaths, stale bool
-	programs            map[string]*attached
+	lab                *testenv.Lab
+	gw, client, server *testenv.Namespace
+	tables             worker.Tables
+	queues, sockets    *ebpf.Map
+	mapped             [][]byte
+	crew               *worker.Crew
+	mu                 sync.Mutex
+	log                []string
+	expectDeaths       bool
+	programs           map[string]*attached
 }
 
 type attached struct {
@@ -79,8 +79,12 @@ type attached struct {
 func newBench(t *testing.T, o testenv.Options) *bench {
 	t.Helper()
 	o.Prefix = prefix
-	l := testenv.New(t, "inline", o)
-	b := &bench{lab: l, gw: l.Must(t, "gw"), client: l.Must(t, "client"), server: l.Must(t, "server"), programs: make(map[string]*attached)}
+	return newBenchIn(t, testenv.New(t, "inline", o), "client", "server")
+}
+
+func newBenchIn(t *testing.T, l *testenv.Lab, client, server string) *bench {
+	t.Helper()
+	b := &bench{lab: l, gw: l.Must(t, "gw"), client: l.Must(t, client), server: l.Must(t, server), programs: make(map[string]*attached)}
 	b.queues = must(ebpf.NewMap(&ebpf.MapSpec{Name: "worker_queues", Type: ebpf.Array, KeySize: 4,
 		ValueSize: uint32(unsafe.Sizeof(bpf.XDPWorkerQueue{})), MaxEntries: 8 * 64, Flags: unix.BPF_F_MMAPABLE}))(t)
 	b.sockets = must(ebpf.NewMap(&ebpf.MapSpec{Name: "sockets", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 8 * 64}))(t)
@@ -419,6 +423,14 @@ func pour(s *source, st *stream, n int, sent *atomic.Int64, k *sink, window int)
 		}
 		st.sent.Add(1)
 		sent.Add(1)
+	}
+	return nil
+}
+
+// atLeast is an error if there are too few.
+func atLeast(have, want uint64) error {
+	if have < want {
+		return fmt.Errorf("%d, want %d at least", have, want)
 	}
 	return nil
 }
