@@ -94,10 +94,7 @@ func newBenchIn(t *testing.T, l *testenv.Lab, client, server string) *bench {
 	}
 	t.Cleanup(func() {
 		b.stop(t)
-		for _, a := range b.programs {
-			a.link.Close()
-			a.program.Close()
-		}
+		b.detach()
 		for _, m := range b.mapped {
 			_ = unix.Munmap(m)
 		}
@@ -117,9 +114,22 @@ func view[T any](t *testing.T, b *bench, m *ebpf.Map) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), m.MaxEntries())
 }
 
+// detach takes the programs off all ports.
+func (b *bench) detach() {
+	for device, a := range b.programs {
+		a.link.Close()
+		a.program.Close()
+		delete(b.programs, device)
+	}
+}
+
 // attach puts the program on a port.
 func (b *bench) attach(t *testing.T, device string, id uint8, frags bool) worker.Port {
 	t.Helper()
+	if old := b.programs[device]; old != nil {
+		old.link.Close()
+		old.program.Close()
+	}
 	spec := &ebpf.ProgramSpec{Name: "to_workers", Type: ebpf.XDP, License: "Dual BSD/GPL",
 		Instructions: toWorkers(b.queues.FD(), b.sockets.FD(), int32(id))}
 	if frags {
@@ -131,10 +141,6 @@ func (b *bench) attach(t *testing.T, device string, id uint8, frags bool) worker
 		a.link, err = link.AttachXDP(link.XDPOptions{Program: a.program, Interface: index, Flags: link.XDPDriverMode})
 		return err
 	}))
-	if old := b.programs[device]; old != nil {
-		old.link.Close()
-		old.program.Close()
-	}
 	b.programs[device] = a
 	return worker.Port{Name: device, ID: id, Device: device, Index: index}
 }
