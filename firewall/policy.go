@@ -143,7 +143,7 @@ type Rule struct {
 	Midstream   bool      // TCP may be picked up without its SYN
 	Bypass      bool      // on_failure: bypass, where no worker takes what needs one; else it is dropped
 	Mirror      Mirror
-	Pos         Pos       // of the rule's name
+	Pos         Pos // of the rule's name
 	FromPos     Pos
 	ToPos       Pos
 }

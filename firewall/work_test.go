@@ -38,7 +38,7 @@ func TestCompiledMirrors(t *testing.T) {
 // A port that the gateway lacks is told where the rule names it, an expired rule's too: the rule must not
 // become wrong with its last day, nor right.
 func TestMirrorToUnknownPort(t *testing.T) {
-	for port, at := range map[string]string{"mon0": "p.yaml:5:72: ", "mon1": "p.yaml:6:79: ", "mon2": "p.yaml:7:73: "} {
+	for port, at := range map[string]string{"mon0": "p.yaml:5:72: ", "mon1": "p.yaml:6:80: ", "mon2": "p.yaml:7:73: "} {
 		ports := []string{"a0", "b0"}
 		for _, name := range []string{"mon0", "mon1", "mon2"} {
 			if name != port {
