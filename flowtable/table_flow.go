@@ -26,6 +26,7 @@ type Flow struct {
 	Bytes   [2]uint64 // IP total lengths
 	Seen    [2]uint32 // tick of the last packet; of creation, before any
 	Nexthop [2]uint16
+	Stages  uint8 // STAGE_*: what a worker does with either direction; 0 = the flow lives in XDP
 }
 
 // Age returns the time since the flow was created.
@@ -65,6 +66,7 @@ func viewOf(e *entry, word uint64) Flow {
 		f.Packets[i], f.Bytes[i] = e.count[leg].Packets, e.count[leg].Bytes
 		f.Seen[i] = atomic.LoadUint32(&e.leg[leg].Seen)
 		f.Nexthop[i] = e.leg[leg].Nexthop
+		f.Stages |= e.leg[leg].Stages
 	}
 	return f
 }

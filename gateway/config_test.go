@@ -200,7 +200,7 @@ func TestConfigErrors(t *testing.T) {
 		{"worker key", "ring_size: 1024", "rings: 1024", "23:58", `unknown key "rings" in workers`, "ring_size"},
 		{"no workers", "count: 2", "count: 0", "23:18", "count must be a number between 1 and 64", ""},
 		{"worker mode", "mode: copy", "mode: zerocopy", "23:41", `unknown mode "zerocopy"`, `did you mean "zero-copy"?`},
-		{"cpus", "cpus: [2, 3]", "cpus: [2]", "23:27", "2 workers and one CPU", "as many CPUs as workers"},
+		{"cpus", "cpus: [2, 3]", "cpus: [2]", "23:27", "count is 2, and cpus names 1", "as many CPUs as workers"},
 		{"cpu twice", "cpus: [2, 3]", "cpus: [2, 2]", "23:31", "CPU 2 is named twice", "a CPU of its own"},
 		{"cpu", "cpus: [2, 3]", "cpus: [2, all]", "23:31", `a CPU must be a number between 0 and 4095, not "all"`, ""},
 		{"no cpus", "cpus: [2, 3]", "cpus: []", "23:27", "an empty list of CPUs", "leave cpus out"},

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/softdpu/softdpu/firewall"
 )
@@ -125,14 +124,6 @@ func (r *configReader) workerCPUs(w *Workers, n *firewall.Node) {
 		w.CPUs = append(w.CPUs, cpu)
 	}
 	if w.Count != 0 && len(items) != 0 && w.Count != len(items) {
-		r.Fail(n.Pos.Errorf("%d workers and %s", w.Count, plural(len(items), "CPU")).WithHint("name as many CPUs as workers, or leave count out"))
+		r.Fail(n.Pos.Errorf("count is %d, and cpus names %d", w.Count, len(items)).WithHint("name as many CPUs as workers, or leave count out"))
 	}
-}
-
-// plural counts things.
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "one " + thing
-	}
-	return strconv.Itoa(n) + " " + thing + "s"
 }
