@@ -59,6 +59,7 @@ type Plane struct {
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
 	capture    *Capture                  // that runs; publishing is held
+	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
 	mu     sync.Mutex // what follows
@@ -88,7 +89,7 @@ var needs = struct {
 // perGeneration names the maps that are not shared: the constants, tables that only the generation they
 // were made for may see, those of a capture, and what the object holds for bpf2go alone.
 var perGeneration = map[string]bool{
-	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true,
 	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
 }
 
@@ -105,7 +106,7 @@ func Open(o Options) (*Plane, error) {
 }
 
 func open(o Options, k kernel) (p *Plane, err error) {
-	p = &Plane{options: o, seed: o.HashSeed, kernel: k}
+	p = &Plane{options: o, seed: o.HashSeed, kernel: k, workers: o.Workers}
 	if p.sizes, err = o.Sizes(); err != nil {
 		return nil, err
 	}
@@ -174,7 +175,7 @@ func (p *Plane) load() error {
 	for name, entries := range map[string]uint32{
 		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
 		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
-		bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
+		bpf.XDPMapLegCells: 2 * p.sizes.Groups, bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
 		bpf.XDPMapTaps: captureRing, bpf.XDPMapTapBuffers: uint32(ebpf.MustPossibleCPU()),
 	} {
 		spec.Maps[name].MaxEntries = entries
@@ -200,6 +201,7 @@ func (p *Plane) load() error {
 		return err
 	}
 	if p.life != nil && p.life.taken {
+		p.forgetWorkers()
 		return p.resume()
 	}
 	p.setEthertypes()
