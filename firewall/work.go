@@ -3,6 +3,9 @@ package firewall
 import (
 	"fmt"
 	"slices"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // What becomes of a rule's packets that no worker takes.
@@ -89,6 +92,20 @@ func (c *compiler) monitors() {
 			c.fail(Unknown(m.Pos, "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
 		}
 	}
+}
+
+// Stages are what workers do with the flows of each rule that asks for that, beside what they do with all.
+func (c *Compiled) Stages(all uint8) flowtable.Stages {
+	s := flowtable.Stages{Force: all}
+	for _, id := range c.Order {
+		if r := &c.Rules[id]; r.Mirror.Port != "" && !r.Expired {
+			if s.Rules == nil {
+				s.Rules = make(map[uint32]uint8)
+			}
+			s.Rules[id] = bpf.StageMirror
+		}
+	}
+	return s
 }
 
 // Monitors returns the first rule that mirrors to each monitor port, by the port's name.

@@ -62,7 +62,8 @@ func (r *reporter) flows(filter *Filter, fn func(*Flow) error) error {
 func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) string) Flow {
 	rule, t := r.rules.rule(f.Rule), &f.Tuple
 	higher := ""
-	if f.Stages != 0 {
+	stages := f.Stages[0] | f.Stages[1]
+	if stages != 0 {
 		higher = r.rules.Load().whyWorker(f)
 	} else {
 		higher = why(f.Nexthop)
@@ -72,7 +73,7 @@ func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) strin
 		SrcIP: t.Source(), SrcPort: t.SrcPort, DestIP: t.Destination(), DestPort: t.DstPort,
 		From: r.rules.zoneName(f.From), To: r.rules.zoneName(f.To),
 		State: f.State.String(), Revoked: f.Revoked,
-		Tier: tierOf(f.Stages), WhyNotHigher: higher,
+		Tier: tierOf(stages), WhyNotHigher: higher,
 		Rule: rule.Name, File: rule.File, Line: rule.Line, Epoch: f.Epoch,
 		Packets: f.Packets, Bytes: f.Bytes,
 		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)), CommunityID: flowCommunityID(t),

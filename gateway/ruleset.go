@@ -124,7 +124,10 @@ func (c *Config) zoneless(compiled *firewall.Compiled, monitors map[string]*fire
 
 // generation is what the plane is given to run.
 func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
-	g := dataplane.Generation{Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1}
+	g := dataplane.Generation{
+		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
+		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
+	}
 	var err error
 	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
 		return g, fmt.Errorf("write the numbers of rules, zones and MAC addresses: %w", err)

@@ -3,6 +3,8 @@ package gateway
 import (
 	"fmt"
 
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
 )
@@ -54,11 +56,28 @@ func onFailure(r *firewall.RuleInfo) string {
 	return firewall.OnFailureDrop
 }
 
-// Stages of abi.h.
-const (
-	stageForward = 0x01
-	stageMirror  = 0x02
-)
+// ForceStages are the stages of abi.h that the configuration asks of all flows.
+func (c *Config) ForceStages() uint8 {
+	if c.ForceStage == StageForward {
+		return bpf.StageForward
+	}
+	return 0
+}
+
+// works is what the rules ask of workers, by id. A rule that asks for none itself says what becomes of its packets
+// if the configuration does.
+func (r *Ruleset) works() map[uint32]dataplane.RuleWork {
+	works := make(map[uint32]dataplane.RuleWork)
+	stages := r.Compiled.Stages(0).Rules
+	for _, id := range r.Compiled.Order {
+		rule := &r.Compiled.Rules[id]
+		if rule.Expired || rule.Mirror.Port == "" && !rule.Bypass {
+			continue
+		}
+		works[id] = dataplane.RuleWork{Stages: stages[id], Bypass: rule.Bypass, Mirror: rule.Mirror.Port, MirrorPackets: rule.Mirror.Packets}
+	}
+	return works
+}
 
 // Tiers, as flows and metrics name them.
 const (
@@ -76,14 +95,14 @@ func tierOf(stages uint8) string {
 
 // whyWorker says why a flow that a worker carries is not in XDP.
 func (r *Ruleset) whyWorker(f *flowtable.Flow) string {
-	rule := r.rule(f.Rule)
-	mirrored := rule.Mirror.Port != "" && f.Stages&stageMirror != 0
+	rule, stages := r.rule(f.Rule), f.Stages[0]|f.Stages[1]
+	mirrored := rule.Mirror.Port != "" && stages&bpf.StageMirror != 0
 	switch {
-	case f.Stages&stageForward != 0 && r.config.ForceStage == StageForward:
+	case stages&bpf.StageForward != 0 && r.config.ForceStage == StageForward:
 		return "force_stage: forward in the configuration"
 	case mirrored && rule.Mirror.Packets == 0:
 		return fmt.Sprintf("rule %s mirrors it", rule.Name)
-	case mirrored && f.Packets[0]+f.Packets[1] < uint64(rule.Mirror.Packets):
+	case mirrored && !f.Ready && f.Packets[0]+f.Packets[1] < uint64(rule.Mirror.Packets):
 		return fmt.Sprintf("its first %d packets are mirrored", rule.Mirror.Packets)
 	case f.ID.Overflow:
 		return "it is in the overflow table"
