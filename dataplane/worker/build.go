@@ -119,13 +119,10 @@ func (c *Crew) memoryOptions(mode xsk.Mode) xsk.UMEMOptions {
 // payload is how much of a packet a frame holds, in bytes.
 func payload(frameSize int) int { return frameSize - kernelHeadroom }
 
-// fits reports why packets of a port's MTU cannot be had with the memory that there is; nil if they can.
-func (c *Crew) fits(p Port) error {
+// fits reports whether packets of a port's MTU can be had with the memory that there is.
+func (c *Crew) fits(p Port) bool {
 	d, err := c.inspect(p)
-	if err != nil || c.memory.multi || d.MTU+overhead <= payload(c.memory.size) {
-		return nil
-	}
-	return fmt.Errorf("packets of its MTU of %d need several frames", d.MTU)
+	return err != nil || c.memory.multi || d.MTU+overhead <= payload(c.memory.size)
 }
 
 // begin makes pools and exchanges, starts the threads and seats the sockets.

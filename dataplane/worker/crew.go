@@ -151,15 +151,14 @@ func (c *Crew) follow() error {
 		}
 		s.port.Name, s.port.Device = c.wanted[i].Name, c.wanted[i].Device
 	}
+	if slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.fits(p) }) {
+		return errors.Join(c.tearDown(), c.build()) // memory of another kind: all sockets anew
+	}
 	err := c.remove(gone, true)
 	var errs []error
 	for _, p := range c.wanted {
 		if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.port.ID == p.ID }) {
 			continue
-		}
-		if why := c.fits(p); why != nil {
-			// Memory of another kind: all sockets anew.
-			return errors.Join(err, c.tearDown(), c.build())
 		}
 		seats, refused := c.open(p)
 		if refused != nil {
