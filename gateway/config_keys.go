@@ -13,5 +13,5 @@ var configKeys = map[string][]string{
 	"metrics": {"listen"},
 	"control": {"socket", "group"},
 	"events":  {"file", "rate", "max_size", "keep", "drops"},
-	"workers": {"count", "cpus", "mode", "batch", "ring_size", "frames", "frame_size", "huge_pages", "busy_poll", "poll"},
+	"workers": {"count", "cpus", "mode", "ring_size", "frames", "frame_size", "huge_pages", "busy_poll", "poll"},
 }

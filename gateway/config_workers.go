@@ -9,13 +9,12 @@ import (
 // Workers are the threads that take the packets that XDP cannot deal with alone.
 type Workers struct {
 	Written   bool // `workers` stands in the configuration: they run though nothing may need them
-	Count     int  // 0: one for each receive queue of the port that has most
+	Count     int  // 0: one for each receive queue of the port that has most, but no more than CPUs
 	CPUs      []int
 	Mode      WorkerMode
-	Batch     int // packets taken at once
 	RingSize  int // descriptors of each ring of a socket
 	Frames    int // of the memory that all share; 0: as many as the rings need
-	FrameSize int // bytes; 0: a page's, at most 4,096
+	FrameSize int // bytes; 0: the smaller one that holds packets of all ports
 	HugePages bool
 	BusyPoll  int // microseconds for which a worker drives its devices itself; 0: interrupts do
 	Poll      WorkerPoll
@@ -46,7 +45,6 @@ const StageForward = "forward"
 const (
 	maxWorkers    = 64
 	maxWorkerCPU  = 4095
-	maxBatch      = 64
 	minRing       = 64
 	maxRing       = 8192
 	minFrames     = 256
@@ -57,7 +55,7 @@ const (
 )
 
 func defaultWorkers() Workers {
-	return Workers{Mode: WorkerModeAuto, Batch: maxBatch, RingSize: 2048, Poll: WorkerPollAdaptive}
+	return Workers{Mode: WorkerModeAuto, RingSize: 2048, Poll: WorkerPollAdaptive}
 }
 
 func (r *configReader) workers(w *Workers, n *firewall.Node) {
@@ -70,7 +68,6 @@ func (r *configReader) workers(w *Workers, n *firewall.Node) {
 		to          *int
 	}{
 		{"count", 1, maxWorkers, false, &w.Count},
-		{"batch", 1, maxBatch, false, &w.Batch},
 		{"ring_size", minRing, maxRing, true, &w.RingSize},
 		{"frames", minFrames, maxFrames, true, &w.Frames},
 		{"frame_size", smallestFrame, largestFrame, true, &w.FrameSize},

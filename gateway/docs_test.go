@@ -206,7 +206,7 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		"max_size": fmt.Sprintf("%dMiB", least.Events.MaxSize>>20), "keep": fmt.Sprint(least.Events.Keep), "drops": fmt.Sprint(least.Events.Drops != 0),
 		"on_stop": string(least.OnStop), "override_management": fmt.Sprint(least.Management.Override),
 		"fix_offloads": fmt.Sprint(least.Ports[0].FixOffloads), "fix_checksums": string(least.Ports[0].FixChecksums),
-		"xdp_mode": string(least.Ports[0].XDPMode), "mode": string(least.Workers.Mode), "batch": fmt.Sprint(least.Workers.Batch),
+		"xdp_mode": string(least.Ports[0].XDPMode), "mode": string(least.Workers.Mode),
 		"ring_size": fmt.Sprint(least.Workers.RingSize), "huge_pages": fmt.Sprint(least.Workers.HugePages),
 		"busy_poll": fmt.Sprint(least.Workers.BusyPoll), "poll": string(least.Workers.Poll),
 	}

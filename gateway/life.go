@@ -68,6 +68,9 @@ func (g *running) attach() (err error) {
 		return err
 	}
 	g.events.namePorts(g.plane.Ports())
+	if err := g.employ(rules); err != nil {
+		return err
+	}
 	if taken {
 		return g.publish(rules, epoch)
 	}
