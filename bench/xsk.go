@@ -192,7 +192,10 @@ func measureXSK(ctx context.Context, o *XSKOptions, env *Environment) (result *R
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("no packet arrived on %s in %v: something else must send to it", r.device, o.Duration)
+		if o.generates() {
+			return nil, fmt.Errorf("no packet came through in %v", o.Duration)
+		}
+		return nil, fmt.Errorf("no packet arrived on %s in %v: others must send to it", r.device, o.Duration)
 	}
 	s := summarize(resultName(o), "packets/s", ours)
 	if len(theirs) > 0 {

@@ -158,7 +158,7 @@ func (r *xskRig) newTeam(total *xskTotal) (t *team, err error) {
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return t, err
 	}
 	if total.attempts == nil {
 		first := t.workers[0]

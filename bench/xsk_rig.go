@@ -80,9 +80,8 @@ func (r *xskRig) makeWire() (err error) {
 		return err
 	}
 	for _, ns := range []*testenv.Namespace{r.near, r.far} {
-		// So that the kernels at both ends say nothing by themselves.
-		if err := ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0) }); err != nil {
-			return fmt.Errorf("turn IPv6 off: %w", err)
+		if err := ns.Do(silence); err != nil {
+			return err
 		}
 	}
 	near, err := r.near.MAC(r.device)
@@ -106,6 +105,14 @@ func (r *xskRig) makeWire() (err error) {
 	}
 	r.generator, err = newGenerator(r.far, "s0", r.traffic, slices.Clone(r.template), generators)
 	return err
+}
+
+// silence makes the kernel of the calling thread's network namespace say nothing by itself.
+func silence() error {
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0); err != nil {
+		return fmt.Errorf("turn IPv6 off: %w", err)
+	}
+	return nil
 }
 
 // placeOnWire chooses the CPUs: what a CPU sends arrives on the veth queue of its number, modulo their
