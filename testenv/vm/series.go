@@ -50,7 +50,7 @@ var all = []series{
 var modules = []string{
 	"virtio_pci", "virtio_net", "veth", "dummy", "bridge", "tun", "8021q", "sch_ingress", "cls_bpf",
 	"crc32c_generic?", "nf_tables", "nft_ct", "nft_reject_inet", "nft_limit", "nft_log", "nf_log_syslog",
-	"nft_flow_offload", "nft_nat", "nft_masq",
+	"nft_flow_offload", "nft_nat", "nft_masq", "nft_chain_nat", "nft_fib_inet", "nft_meta_bridge", "nft_reject_bridge",
 }
 
 // chosen returns the serieses that a name stands for.
