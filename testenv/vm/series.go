@@ -29,8 +29,14 @@ var all = []series{
 		jobs: []job{
 			{name: "bpf", folder: "bpf", limit: time.Minute},
 			{name: "flowtable", folder: "flowtable", limit: 20 * time.Minute},
-			{name: "dataplane", folder: "dataplane", limit: 20 * time.Minute},
-			{name: "gateway", folder: "gateway", limit: 20 * time.Minute},
+			{name: "dataplane", folder: "dataplane", limit: 20 * time.Minute, tests: []string{
+				"TestCapture", "TestFilterAgreesWithLibpcap", "TestProblems", "TestKeepGivesBackPorts",
+			}},
+			{name: "gateway", folder: "gateway", limit: 20 * time.Minute, tests: []string{
+				"TestLabTraffic", "TestLabGeneric", "TestLabPathMTU", "TestLabTraceroute", "TestLabKernelBypass", "TestLabTakeOverAfterReload",
+				"TestLabBarrierOfBridges", "TestLabBesideOthers", "TestRunInline", "TestRun", "TestLabFragmentNumbers", "TestLabCapture",
+				"TestLabLife", "TestLabSets", "TestLabRoutes", "TestLabDevices", "TestLabTogether", "TestLabKill",
+			}},
 			{name: "xsk", folder: "dataplane/xsk", limit: 4 * time.Minute, env: []string{wire, "SOFTDPU_WIRE_MODE=copy"}},
 		},
 	},
