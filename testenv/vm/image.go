@@ -86,7 +86,7 @@ func (b *workbench) image(ctx context.Context, k kernel, modules []string, jobs 
 	if err := addSource(a, root); err != nil {
 		return "", err
 	}
-	a.Bytes("etc/passwd", 0o644, []byte("root:x:0:0:root:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"))
+	a.Bytes("etc/passwd", 0o644, []byte("root:x:0:0:root:/tmp:/bin/sh\ntcpdump:x:100:65534::/nonexistent:/bin/false\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"))
 	a.Bytes("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"))
 	a.Bytes("etc/nsswitch.conf", 0o644, []byte("passwd: files\ngroup: files\nhosts: files\n"))
 	a.Bytes("etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))

@@ -29,8 +29,14 @@ var all = []series{
 		jobs: []job{
 			{name: "bpf", folder: "bpf", limit: time.Minute},
 			{name: "flowtable", folder: "flowtable", limit: 20 * time.Minute},
-			{name: "dataplane", folder: "dataplane", limit: 20 * time.Minute},
-			{name: "gateway", folder: "gateway", limit: 20 * time.Minute},
+			{name: "dataplane", folder: "dataplane", limit: 20 * time.Minute, tests: []string{
+				"TestCapture", "TestFilterAgreesWithLibpcap", "TestProblems", "TestKeepGivesBackPorts",
+			}},
+			{name: "gateway", folder: "gateway", limit: 20 * time.Minute, tests: []string{
+				"TestLabTraffic", "TestLabGeneric", "TestLabPathMTU", "TestLabTraceroute", "TestLabKernelBypass", "TestLabTakeOverAfterReload",
+				"TestLabBarrierOfBridges", "TestLabBesideOthers", "TestRunInline", "TestRun", "TestLabFragmentNumbers", "TestLabCapture",
+				"TestLabLife", "TestLabSets", "TestLabRoutes", "TestLabDevices", "TestLabTogether", "TestLabKill",
+			}},
 			{name: "xsk", folder: "dataplane/xsk", limit: 4 * time.Minute, env: []string{wire, "SOFTDPU_WIRE_MODE=copy"}},
 		},
 	},
@@ -50,7 +56,7 @@ var all = []series{
 var modules = []string{
 	"virtio_pci", "virtio_net", "veth", "dummy", "bridge", "tun", "8021q", "sch_ingress", "cls_bpf",
 	"crc32c_generic?", "nf_tables", "nft_ct", "nft_reject_inet", "nft_limit", "nft_log", "nf_log_syslog",
-	"nft_flow_offload", "nft_nat", "nft_masq",
+	"nft_flow_offload", "nft_nat", "nft_masq", "nft_chain_nat", "nft_fib_inet", "nft_meta_bridge", "nft_reject_bridge",
 }
 
 // chosen returns the serieses that a name stands for.
