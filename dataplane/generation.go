@@ -87,8 +87,10 @@ func (p *Plane) Publish(g Generation) error {
 	if err != nil {
 		return err
 	}
+	p.giveWorks(&g) // before packets ask for them
 	if err := p.put(&g, next); err != nil {
 		next.close()
+		p.giveWorks(p.generation())
 		return err
 	}
 	return nil

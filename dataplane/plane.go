@@ -59,6 +59,7 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	crew       atomic.Pointer[crew]      // nil: no workers
 	capture    *Capture                  // that runs; publishing is held
 	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
@@ -265,13 +266,14 @@ func (p *Plane) Sizes() Sizes { return p.sizes }
 // and readers of mapped memory must have ended before. Of a plane that is kept it gives back what runs
 // before this one changed, too.
 func (p *Plane) Close() error {
+	err := p.StopWorkers()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life == nil {
-		return errors.Join(p.detach(), p.release())
+		return errors.Join(err, p.detach(), p.release())
 	}
 	p.undo = nil
-	return errors.Join(p.giveBack(), p.release())
+	return errors.Join(err, p.giveBack(), p.release())
 }
 
 // release closes what the process holds. p.mu is held.
