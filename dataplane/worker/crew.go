@@ -154,7 +154,7 @@ func (c *Crew) follow() error {
 	if slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.fits(p) }) {
 		return errors.Join(c.tearDown(), c.build()) // memory of another kind: all sockets anew
 	}
-	err := c.remove(gone, true)
+	err := c.remove(gone)
 	var errs []error
 	for _, p := range c.wanted {
 		if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.port.ID == p.ID }) {
