@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,10 +53,12 @@ func Start(o Options, ports []Port) (*Crew, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wanted = slices.Clone(ports)
+	// A thread that polls keeps one of the runtime's processors: the others' share stays as it is.
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + len(c.workers))
 	err := c.build()
 	if err != nil {
 		err = errors.Join(fmt.Errorf("start workers: %w", err), c.tearDown())
-		c.closeBells()
+		c.release()
 		return nil, err
 	}
 	go c.watch()
@@ -214,8 +217,14 @@ func (c *Crew) Close() error {
 	if err := c.tearDown(); err != nil {
 		return fmt.Errorf("close workers: %w", err)
 	}
-	c.closeBells()
+	c.release()
 	return nil
+}
+
+// release gives back what Start took last.
+func (c *Crew) release() {
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - len(c.workers))
+	c.closeBells()
 }
 
 func (c *Crew) closeBells() {
