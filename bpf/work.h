@@ -87,7 +87,7 @@ static __noinline int for_worker(struct xdp_md *ctx, struct packet *p, struct po
 	struct flow_core *core = f->core;
 	struct worker_queue *q;
 	struct handover *h;
-	__u32 *cell, rule;
+	__u32 *cell, rule, index;
 	int reason;
 
 	if (!s)
@@ -97,8 +97,9 @@ static __noinline int for_worker(struct xdp_md *ctx, struct packet *p, struct po
 		return REASON_NONE;
 	}
 	/* no port has number 0, so nobody serves its queues */
-	p->queue = ctx->rx_queue_index < QUEUE_MAX ? QUEUE_INDEX(port->id, ctx->rx_queue_index) : 0;
-	q = bpf_map_lookup_elem(&worker_queues, &p->queue);
+	index = ctx->rx_queue_index < QUEUE_MAX ? QUEUE_INDEX(port->id, ctx->rx_queue_index) : 0;
+	p->queue = index;
+	q = bpf_map_lookup_elem(&worker_queues, &index);
 	if (!q)
 		return REASON_INTERNAL;
 	reason = queue_refuses(q, p->tick);
@@ -141,11 +142,11 @@ static __noinline int hand_over(struct xdp_md *ctx, struct packet *p, __u32 port
 	struct scratch *s = scratch();
 	struct worker_queue *q;
 	struct handover *h;
-	__u32 *cell;
+	__u32 *cell, index = p->queue;
 
 	if (!s)
 		return XDP_DROP;
-	q = bpf_map_lookup_elem(&worker_queues, &p->queue);
+	q = bpf_map_lookup_elem(&worker_queues, &index);
 	if (!q || bpf_xdp_adjust_head(ctx, -(int)sizeof(*h)))
 		goto internal;
 	h = (void *)(long)ctx->data;

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -69,6 +70,7 @@ type Plane struct {
 	undo   []func() error // of Attach, in the order of doing
 	files  []func() error // closes what undo needs, and links; called after it
 	notes  []string
+	losses []link.Link           // what counts losses behind XDP
 	locals map[netip.Prefix]bool // what the map of that name holds
 }
 
@@ -280,6 +282,7 @@ func (p *Plane) release() (err error) {
 		err = errors.Join(err, closeFile())
 	}
 	p.files = nil
+	err = errors.Join(err, p.unwatchLosses())
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}
