@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/testenv"
 )
 
