@@ -99,6 +99,41 @@ func TestParked(t *testing.T) {
 	}
 }
 
+// TestStall takes a port down by which packets leave: the ring that stands still is named, and why, until the port is up.
+func TestStall(t *testing.T) {
+	b := newBench(t, testenv.Options{})
+	b.run(t, worker.Options{}, b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false))
+	atServer := newSink(t, b.server, "s0")
+	src := newSource(t, b.client, "c0", 0, false)
+	st := &stream{h: to(wanID, 0)}
+	check(t, b.gw.SetUp("wan", false))
+	for n := range uint64(5) {
+		check(t, src.send(st.frame(n)))
+		st.sent.Add(1)
+	}
+	until(t, func() error {
+		s := b.crew.Status()
+		if len(s.Stalls) != 1 {
+			return fmt.Errorf("stalls %+v", s.Stalls)
+		}
+		if at := s.Stalls[0]; at.Port != "wan" || at.Queue != 0 || at.Ring != "tx" || at.Waiting != 5 || at.Why != "device wan is down" {
+			return fmt.Errorf("stall %+v", at)
+		}
+		return nil
+	})
+	check(t, b.gw.SetUp("wan", true))
+	until(t, func() error {
+		if s := b.crew.Status(); len(s.Stalls) != 0 {
+			return fmt.Errorf("stalls %+v", s.Stalls)
+		}
+		return nil
+	})
+	if !b.logged("port wan queue 0: the tx ring stands still with 5 in it: device wan is down") || !b.logged("port wan queue 0: the tx ring moves again") {
+		t.Error("the stall was not logged")
+	}
+	atServer.stop(t, st)
+}
+
 // TestKilled ends workers in the midst of traffic through both of them. They are back soon, nothing comes twice or
 // out of order, what is lost is counted, and all frames are in their places in the end.
 func TestKilled(t *testing.T) {
