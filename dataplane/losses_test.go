@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,9 +18,11 @@ import (
 
 // A worker who takes nothing loses what does not fit into its ring: behind XDP's back, and counted.
 func TestLostBeforeTheWorker(t *testing.T) {
-	p, d, _, send, _ := inlineDesk(t) // a ring for 64
-	if notes := p.Notes(); len(notes) > 0 {
-		t.Errorf("the plane says %q", notes)
+	p, d, _, send, _ := inlineDesk(t, testenv.Options{}) // a ring for 64
+	for _, note := range p.Notes() {
+		if strings.Contains(note, "not counted") {
+			t.Errorf("the plane says %q", note)
+		}
 	}
 	d.serve(1 << 20)
 	const sent = 1000
@@ -87,7 +90,7 @@ func TestLostBeforeThePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sender.Close()
-	frame := datagram(t, mac, mac, "10.10.1.2", "10.10.1.3", 4000)
+	frame := datagram(t, mac, mac, "10.10.1.2", "10.10.1.3", 4000, text)
 	send := func(n int, counted func() uint64) {
 		t.Helper()
 		for range n {

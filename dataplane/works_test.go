@@ -4,197 +4,18 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
 
 	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/dataplane/packet"
-	"github.com/softdpu/softdpu/dataplane/xsk"
 	"github.com/softdpu/softdpu/flowtable"
 	"github.com/softdpu/softdpu/testenv"
 )
-
-// desk is where a test sits as a worker: a socket on the first queue of a port.
-type desk struct {
-	plane  *Plane
-	queue  *bpf.XDPWorkerQueue
-	umem   *xsk.UMEM
-	pool   *xsk.Pool
-	socket *xsk.Socket
-	poller xsk.Poller
-}
-
-// handed is a packet that a worker got.
-type handed struct {
-	bpf.XDPHandover
-	frame []byte
-}
-
-// sit opens a socket on a port's device and lets XDP find it. No worker serves the queue yet.
-func (g *gateway) sit(t *testing.T, p *Plane, port Port, rx int) *desk {
-	t.Helper()
-	d := &desk{plane: p}
-	tables := p.WorkerTables()
-	index := bpf.QueueIndex(port.ID, 0)
-	d.queue = &tables.Queues[index]
-	g.do(t, func() (err error) {
-		if d.umem, err = xsk.NewUMEM(xsk.UMEMOptions{Mode: xsk.Copy}); err != nil {
-			return err
-		}
-		if d.pool, err = d.umem.NewPool(d.umem.Frames()); err != nil {
-			return err
-		}
-		if d.socket, err = xsk.Open(d.umem, d.pool, port.Device, 0, xsk.SocketOptions{Rx: rx}); err != nil {
-			return err
-		}
-		return tables.Sockets.Put(index, uint32(d.socket.FD()))
-	})
-	d.poller.Add(d.socket, xsk.Readable)
-	t.Cleanup(func() {
-		if err := d.socket.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := d.umem.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return d
-}
-
-// serve has a worker of number 2 serve the queue, who takes so many packets at once.
-func (d *desk) serve(size uint32) {
-	d.queue.Worker = 1 + 2
-	atomic.StoreUint32(&d.queue.Size, size)
-	d.live()
-}
-
-// live gives a sign of life, for as long as the test may take.
-func (d *desk) live() { atomic.StoreUint32(&d.queue.Beat, NowTick()+1<<20) }
-
-// silent is a worker who gives none any more.
-func (d *desk) silent() { atomic.StoreUint32(&d.queue.Beat, NowTick()-bpf.WorkerSilent-16) }
-
-// take takes what has come.
-func (d *desk) take(t *testing.T) (got []handed) {
-	t.Helper()
-	batch := make([]xsk.Desc, 64)
-	n := d.socket.Receive(batch)
-	for _, desc := range batch[:n] {
-		b := bytes.Clone(d.umem.Frame(desc))
-		head := *(*bpf.XDPHandover)(unsafe.Pointer(unsafe.SliceData(b)))
-		got = append(got, handed{head, b[unsafe.Sizeof(head):]})
-	}
-	d.pool.Free(batch[:n])
-	d.socket.Refill()
-	if err := d.socket.Kick(); err != nil {
-		t.Fatal(err)
-	}
-	atomic.AddUint32(&d.queue.Taken, uint32(n))
-	return got
-}
-
-// wait waits for so many packets.
-func (d *desk) wait(t *testing.T, n int) (got []handed) {
-	t.Helper()
-	testenv.Eventually(t, 5*time.Second, func() error {
-		if got = append(got, d.take(t)...); len(got) < n {
-			return fmt.Errorf("%d packets of %d have come; dropped: %v", len(got), n, dropReasons(d.plane))
-		}
-		return nil
-	})
-	return got
-}
-
-// done makes number the done number of a cell.
-func (d *desk) done(cell uint32, number uint16) {
-	at := &d.plane.WorkerTables().Cells[cell/8].Leg[cell/2%4][cell%2]
-	for {
-		old := atomic.LoadUint32(at)
-		if atomic.CompareAndSwapUint32(at, old, old&^0xffff|uint32(number)) {
-			return
-		}
-	}
-}
-
-// dropReasons are the counters of reasons that are not 0.
-func dropReasons(p *Plane) map[string]uint64 {
-	reasons, _ := p.Reasons()
-	m := make(map[string]uint64)
-	for r, c := range reasons {
-		if c.Packets > 0 {
-			m[bpf.XDPReason(r).String()] = c.Packets
-		}
-	}
-	return m
-}
-
-// dropped returns how many packets were dropped for a reason.
-func dropped(t *testing.T, p *Plane, reason bpf.XDPReason) uint64 {
-	t.Helper()
-	reasons, err := p.Reasons()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return reasons[reason].Packets
-}
-
-// datagram is a frame with a UDP datagram to port 5000.
-func datagram(t *testing.T, from, to net.HardwareAddr, src, dst string, sport uint16) []byte {
-	t.Helper()
-	udp := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: 5000}
-	eth := &layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv4}
-	var ip interface {
-		gopacket.NetworkLayer
-		gopacket.SerializableLayer
-	} = &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.ParseIP(src).To4(), DstIP: net.ParseIP(dst).To4()}
-	if net.ParseIP(dst).To4() == nil {
-		eth.EthernetType = layers.EthernetTypeIPv6
-		ip = &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: net.ParseIP(src), DstIP: net.ParseIP(dst)}
-	}
-	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
-		t.Fatal(err)
-	}
-	b := gopacket.NewSerializeBuffer()
-	err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-		eth, ip, udp, gopacket.Payload("long enough for no padding: worker"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-// flowOf returns the flow of a datagram.
-func flowOf(t *testing.T, p *Plane, frame []byte, domain uint16) flowtable.Flow {
-	t.Helper()
-	var parsed packet.Parsed
-	parsed.Decode(frame)
-	table, err := p.Table()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, ok := table.Lookup(flowtable.Tuple{
-		Family: parsed.Family, Proto: parsed.Proto, Domain: domain,
-		Src: parsed.Src, Dst: parsed.Dst, SrcPort: parsed.SrcPort, DstPort: parsed.DstPort,
-	})
-	if !ok {
-		t.Fatal("the flow is not in the table")
-	}
-	return f
-}
-
-// A generation that leads every flow through a worker.
-func working(t *testing.T, epoch uint32) Generation {
-	t.Helper()
-	return Generation{Epoch: epoch, ACL: allowAll(t), Rules: 1, Workers: true, ForceStages: bpf.StageForward}
-}
 
 // What a worker gets is what the packet would have been on its way to the port, and everything about it.
 func TestHandOver(t *testing.T) {
@@ -234,7 +55,7 @@ func TestHandOver(t *testing.T) {
 	tests := []struct{ src, dst string }{{"10.10.1.2", "10.10.2.2"}, {"fd10:1::2", "fd10:2::2"}}
 	frames, sent := make([][]byte, len(tests)), make([][]byte, len(tests))
 	for i, tt := range tests {
-		frames[i] = datagram(t, from, lan.MAC[:], tt.src, tt.dst, 4000)
+		frames[i] = datagram(t, from, lan.MAC[:], tt.src, tt.dst, 4000, text)
 		// The first may go by the kernel, and so may one every three seconds.
 		testenv.Eventually(t, 5*time.Second, func() error {
 			count := arrived.Count()
@@ -249,7 +70,7 @@ func TestHandOver(t *testing.T) {
 		sent[i] = all[len(all)-1].Data
 	}
 
-	d := g.sit(t, p, lan, 64)
+	d := g.sit(t, p, lan, 64, false)
 	d.serve(64)
 	if err := p.Publish(working(t, 2)); err != nil {
 		t.Fatal(err)
@@ -291,61 +112,10 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// inlineDesk is a cable with a worker at its first port.
-func inlineDesk(t *testing.T) (p *Plane, d *desk, arrived *testenv.Capture, send func(n int, sport uint16), frame func(sport uint16) []byte) {
-	t.Helper()
-	g := newGateway(t, "inline")
-	p = g.plane(t)
-	if err := p.Publish(working(t, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Attach([]PortConfig{{Name: "lan0", Device: "lan", Zone: 2, Peer: "wan0"}, {Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0"}}); err != nil {
-		t.Fatal(err)
-	}
-	client, server := g.lab.Must(t, "client"), g.lab.Must(t, "server")
-	from, err := client.MAC("c0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := server.MAC("s0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sender, err := client.OpenSender("c0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { sender.Close() })
-	arrived, err = server.StartCapture("s0", testenv.CaptureOptions{Match: func(f []byte) bool { return bytes.HasSuffix(f, []byte("worker")) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := arrived.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	sink, err := server.ListenPacket(t.Context(), "udp4", "10.10.1.3:5000") // or it would send ICMP errors
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { sink.Close() })
-	frame = func(sport uint16) []byte { return datagram(t, from, to, "10.10.1.2", "10.10.1.3", sport) }
-	send = func(n int, sport uint16) {
-		t.Helper()
-		for range n {
-			if err := sender.Send(frame(sport)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return p, g.sit(t, p, p.Ports()[0], 64), arrived, send, frame
-}
-
 // Whoever needs a worker and finds none, or one that is full or silent, is dropped by name; flows of a rule
 // that says so go on.
 func TestFailClosed(t *testing.T) {
-	p, d, arrived, send, _ := inlineDesk(t)
+	p, d, arrived, send, _ := inlineDesk(t, testenv.Options{})
 	drops := func(what string, reason bpf.XDPReason, n uint64) {
 		t.Helper()
 		testenv.Eventually(t, 5*time.Second, func() error {
@@ -390,27 +160,19 @@ func TestFailClosed(t *testing.T) {
 	if h := d.wait(t, 1)[0]; h.Stages != bpf.StageMirror || h.Epoch != 2 {
 		t.Errorf("after another policy the worker is told %+v", h.XDPHandover)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
 	d.silent()
 	send(2, 4000)
-	if err := arrived.Wait(ctx, 2); err != nil {
-		t.Error(err)
-	}
+	reach(t, arrived, 2)
 	atomic.StoreUint32(&d.queue.Size, 0)
 	send(2, 4001) // a new flow, too
-	if err := arrived.Wait(ctx, 4); err != nil {
-		t.Error(err)
-	}
+	reach(t, arrived, 4)
 	// A worker that is said to be there, and whose socket has just gone.
 	d.serve(4)
 	if err := p.maps[bpf.XDPMapSockets].Delete(bpf.QueueIndex(p.Ports()[0].ID, 0)); err != nil {
 		t.Fatal(err)
 	}
 	send(1, 4001)
-	if err := arrived.Wait(ctx, 5); err != nil {
-		t.Error(err)
-	}
+	reach(t, arrived, 5)
 	if err := p.Publish(working(t, 3)); err != nil {
 		t.Fatal(err)
 	}
@@ -419,10 +181,84 @@ func TestFailClosed(t *testing.T) {
 	drops("and nothing else", bpf.XDPReasonREASON_WORKER_FULL, 5)
 }
 
+// A packet of several buffers is handed over whole.
+func TestHandOverInPieces(t *testing.T) {
+	if k, err := probeKernel(); err != nil || !k.atLeast(6, 6) {
+		t.Skip("sockets take packets of several buffers from Linux 6.6 on")
+	}
+	_, d, _, send, frame := inlineDesk(t, testenv.Options{MTU: 9000})
+	d.serve(64)
+	send(2, 4000)
+	for i, h := range d.wait(t, 2) {
+		if h.Number != uint16(i+1) || h.L4 != 34 || !bytes.Equal(h.frame, frame(4000)) {
+			t.Errorf("packet %d came as %+v, %d bytes of %d", i+1, h.XDPHandover, len(h.frame), len(frame(4000)))
+		}
+	}
+}
+
+// A flow beside the groups of the table has no cell, and stays with the worker.
+func TestHandOverOfTheOverflow(t *testing.T) {
+	p, d, _, send, frame := inlineDesk(t, testenv.Options{})
+	d.serve(64)
+	send(1, 4000)
+	if h := d.wait(t, 1)[0]; h.Cell == bpf.CellNone {
+		t.Fatalf("a flow in its slot has no cell: %+v", h.XDPHandover)
+	}
+	f := flowOf(t, p, frame(4000), 1<<12)
+	slot := &p.WorkerTables().Flows4[f.ID.Group].Slot[f.ID.Slot]
+	moved := *slot
+	moved.Core.Word |= flowtable.WordReady
+	if err := p.maps[bpf.XDPMapOverflow4].Put(&moved.Key, &moved); err != nil {
+		t.Fatal(err)
+	}
+	atomic.AddInt64(&p.mem.gateway[0].Overflow4, 1)
+	atomic.StoreUint64(&slot.Core.Word, moved.Core.Word&^0xff)
+	send(2, 4000)
+	for i, h := range d.wait(t, 2) {
+		if h.Cell != bpf.CellNone || h.Number != 0 || h.Nth != uint32(i+2) || h.Generation != f.ID.Generation {
+			t.Errorf("packet %d of a flow of the overflow came as %+v", i+2, h.XDPHandover)
+		}
+	}
+}
+
+// Whoever captures sees packets that go to a worker as they come and as they leave.
+func TestCaptureOfHandedOver(t *testing.T) {
+	p, d, _, send, frame := inlineDesk(t, testenv.Options{})
+	d.serve(64)
+	c, err := p.Capture(CaptureOptions{Points: Points{In: true, Out: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	send(1, 4000)
+	if h := d.wait(t, 1)[0]; h.Port != p.Ports()[1].ID || !bytes.Equal(h.frame, frame(4000)) {
+		t.Errorf("while somebody captures the worker gets %+v", h)
+	}
+	d.silent()
+	send(1, 4000)
+	var seen []string
+	testenv.Eventually(t, 5*time.Second, func() error {
+		err := c.Read(func(head *bpf.XDPTapped, b []byte) error {
+			if bytes.Equal(b, frame(4000)) {
+				seen = append(seen, fmt.Sprintf("point %d port %d egress %d %s", head.Point, head.Port, head.Egress, bpf.XDPReason(head.Reason)))
+			}
+			return nil
+		})
+		if err == nil && len(seen) < 3 {
+			err = fmt.Errorf("seen so far: %q", seen)
+		}
+		return err
+	})
+	want := []string{"point 0 port 1 egress 2 none", "point 1 port 2 egress 2 none", "point 0 port 1 egress 0 worker-full"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("captured are %q, want %q", seen, want)
+	}
+}
+
 // A leg that its worker has done with moves up with the first packet that finds none under way, and comes
 // down again when it is judged again.
 func TestMovingUp(t *testing.T) {
-	p, d, arrived, send, frame := inlineDesk(t)
+	p, d, arrived, send, frame := inlineDesk(t, testenv.Options{})
 	d.serve(64)
 	send(3, 4000)
 	got := d.wait(t, 3)
@@ -449,11 +285,7 @@ func TestMovingUp(t *testing.T) {
 	}
 	d.done(cell, 4)
 	send(2, 4000)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if err := arrived.Wait(ctx, 2); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, arrived, 2)
 	if flow.Leg[0].Stages != 0 || flow.Leg[1].Stages != bpf.StageForward {
 		t.Errorf("after one leg has moved up the legs are %+v", flow.Leg)
 	}
@@ -463,9 +295,7 @@ func TestMovingUp(t *testing.T) {
 	// It needs no worker any more, whoever is there.
 	atomic.StoreUint32(&d.queue.Size, 0)
 	send(1, 4000)
-	if err := arrived.Wait(ctx, 3); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, arrived, 3)
 	d.serve(64)
 	if err := p.Publish(working(t, 2)); err != nil {
 		t.Fatal(err)
@@ -487,9 +317,7 @@ func TestMovingUp(t *testing.T) {
 	}
 	atomic.StoreUint32(&d.queue.Size, 0)
 	send(1, 4000)
-	if err := arrived.Wait(ctx, 4); err != nil {
-		t.Fatal(err)
-	}
+	reach(t, arrived, 4)
 	if flow.Leg[0].Stages != 0 {
 		t.Errorf("the leg is %+v", flow.Leg[0])
 	}
