@@ -111,7 +111,7 @@ func (c *Crew) memoryOptions(mode xsk.Mode) xsk.UMEMOptions {
 	}
 	o.MultiBuffer = longest > payload(o.FrameSize)
 	if o.Frames == 0 {
-		o.Frames = (queues + most) * 2 * c.options.Ring
+		o.Frames = (queues+most)*2*c.options.Ring + len(c.workers)*c.options.Ring/2
 	}
 	return o
 }
@@ -131,7 +131,8 @@ func (c *Crew) begin(seats []*seat) error {
 	handed, away := exchangeSizes(n)
 	for _, w := range c.workers {
 		var err error
-		if w.pool, err = c.memory.umem.NewPool(0); err != nil {
+		own := min(c.options.Ring/2, c.memory.umem.Census().Spare/n) // for copies; the rest comes with sockets
+		if w.pool, err = c.memory.umem.NewPool(own); err != nil {
 			return errors.Join(err, c.closeUnused(seats))
 		}
 		w.memory, w.away, w.awayMax = c.memory, 0, away

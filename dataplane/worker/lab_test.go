@@ -59,16 +59,16 @@ func check(t *testing.T, err error) {
 // does: it puts a handover in front of frames and sends them to the sockets of workers. The handover is in the
 // frames themselves: the tests that send them decide.
 type bench struct {
-	lab                 *testenv.Lab
-	gw, client, server  *testenv.Namespace
-	tables              worker.Tables
-	queues, sockets     *ebpf.Map
-	mapped              [][]byte
-	crew                *worker.Crew
-	mu                  sync.Mutex
-	log                 []string
-	expectDeaths, stale bool
-	programs            map[string]*attached
+	lab                *testenv.Lab
+	gw, client, server *testenv.Namespace
+	tables             worker.Tables
+	queues, sockets    *ebpf.Map
+	mapped             [][]byte
+	crew               *worker.Crew
+	mu                 sync.Mutex
+	log                []string
+	expectDeaths       bool
+	programs           map[string]*attached
 }
 
 type attached struct {
@@ -79,8 +79,12 @@ type attached struct {
 func newBench(t *testing.T, o testenv.Options) *bench {
 	t.Helper()
 	o.Prefix = prefix
-	l := testenv.New(t, "inline", o)
-	b := &bench{lab: l, gw: l.Must(t, "gw"), client: l.Must(t, "client"), server: l.Must(t, "server"), programs: make(map[string]*attached)}
+	return newBenchIn(t, testenv.New(t, "inline", o), "client", "server")
+}
+
+func newBenchIn(t *testing.T, l *testenv.Lab, client, server string) *bench {
+	t.Helper()
+	b := &bench{lab: l, gw: l.Must(t, "gw"), client: l.Must(t, client), server: l.Must(t, server), programs: make(map[string]*attached)}
 	b.queues = must(ebpf.NewMap(&ebpf.MapSpec{Name: "worker_queues", Type: ebpf.Array, KeySize: 4,
 		ValueSize: uint32(unsafe.Sizeof(bpf.XDPWorkerQueue{})), MaxEntries: 8 * 64, Flags: unix.BPF_F_MMAPABLE}))(t)
 	b.sockets = must(ebpf.NewMap(&ebpf.MapSpec{Name: "sockets", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 8 * 64}))(t)
@@ -90,10 +94,7 @@ func newBench(t *testing.T, o testenv.Options) *bench {
 	}
 	t.Cleanup(func() {
 		b.stop(t)
-		for _, a := range b.programs {
-			a.link.Close()
-			a.program.Close()
-		}
+		b.detach()
 		for _, m := range b.mapped {
 			_ = unix.Munmap(m)
 		}
@@ -113,9 +114,22 @@ func view[T any](t *testing.T, b *bench, m *ebpf.Map) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), m.MaxEntries())
 }
 
+// detach takes the programs off all ports.
+func (b *bench) detach() {
+	for device, a := range b.programs {
+		a.link.Close()
+		a.program.Close()
+		delete(b.programs, device)
+	}
+}
+
 // attach puts the program on a port.
 func (b *bench) attach(t *testing.T, device string, id uint8, frags bool) worker.Port {
 	t.Helper()
+	if old := b.programs[device]; old != nil {
+		old.link.Close()
+		old.program.Close()
+	}
 	spec := &ebpf.ProgramSpec{Name: "to_workers", Type: ebpf.XDP, License: "Dual BSD/GPL",
 		Instructions: toWorkers(b.queues.FD(), b.sockets.FD(), int32(id))}
 	if frags {
@@ -127,10 +141,6 @@ func (b *bench) attach(t *testing.T, device string, id uint8, frags bool) worker
 		a.link, err = link.AttachXDP(link.XDPOptions{Program: a.program, Interface: index, Flags: link.XDPDriverMode})
 		return err
 	}))
-	if old := b.programs[device]; old != nil {
-		old.link.Close()
-		old.program.Close()
-	}
 	b.programs[device] = a
 	return worker.Port{Name: device, ID: id, Device: device, Index: index}
 }
@@ -419,6 +429,14 @@ func pour(s *source, st *stream, n int, sent *atomic.Int64, k *sink, window int)
 		}
 		st.sent.Add(1)
 		sent.Add(1)
+	}
+	return nil
+}
+
+// atLeast is an error if there are too few.
+func atLeast(have, want uint64) error {
+	if have < want {
+		return fmt.Errorf("%d, want %d at least", have, want)
 	}
 	return nil
 }

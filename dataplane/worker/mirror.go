@@ -8,7 +8,7 @@ import (
 // works is what stages are told of rules, by rule id. It is never changed: another takes its place.
 type works map[uint32]Work
 
-// mirrorReserve is how many frames a mirror leaves in the pool: packets go before copies.
+// mirrorReserve is how many frames a mirror leaves in the pool at most: packets that arrive go before copies.
 const mirrorReserve = 2 * batchSize
 
 // mirror is the stage that copies packets to a monitor port. A flow that has had as many copies as its rule asks
@@ -42,10 +42,14 @@ func (w *worker) mirror(b *batch) {
 // copyTo sends a copy of a packet by a port. A copy for which there is no frame or no room is counted as lost.
 func (w *worker) copyTo(port uint8, descs []xsk.Desc) {
 	u := w.memory.umem
-	if w.pool.Len() < len(descs)+mirrorReserve && len(w.free) > 0 {
+	need := len(descs)
+	if len(w.seats) > 0 {
+		need += min(mirrorReserve, w.crew.options.Ring/2)
+	}
+	if w.pool.Len() < need && len(w.free) > 0 {
 		w.freeAll()
 	}
-	if w.pool.Len() < len(descs)+mirrorReserve {
+	if w.pool.Len() < need {
 		w.count[cMirrorLost]++
 		return
 	}

@@ -37,8 +37,8 @@ type Options struct {
 	Mode xsk.Mode
 	// Ring is the size of each of a socket's rings, in descriptors: a power of two; 0 is 2,048.
 	Ring int
-	// Frames is how many the packet memory has; 0 is two rings for each queue of the first ports, and as many for
-	// one port more.
+	// Frames is how many the packet memory has; 0 is two rings for each queue of the first ports, as many for one
+	// port more, and half a ring for each worker.
 	Frames int
 	// FrameSize is in bytes, 2,048 or a page; 0 is the smaller one that holds packets of all ports.
 	FrameSize int
