@@ -41,11 +41,15 @@ type handed struct {
 func (g *gateway) sit(t *testing.T, p *Plane, port Port, rx int, jumbo bool) *desk {
 	t.Helper()
 	d := &desk{plane: p}
+	mode := xsk.Copy
+	if port.Running == ModeGeneric {
+		mode = xsk.Generic
+	}
 	tables := p.WorkerTables()
 	index := bpf.QueueIndex(port.ID, 0)
 	d.queue = &tables.Queues[index]
 	g.do(t, func() (err error) {
-		if d.umem, err = xsk.NewUMEM(xsk.UMEMOptions{Mode: xsk.Copy, MultiBuffer: jumbo}); err != nil {
+		if d.umem, err = xsk.NewUMEM(xsk.UMEMOptions{Mode: mode, MultiBuffer: jumbo}); err != nil {
 			return err
 		}
 		if d.pool, err = d.umem.NewPool(d.umem.Frames()); err != nil {
@@ -205,7 +209,7 @@ func working(t *testing.T, epoch uint32) Generation {
 }
 
 // inlineDesk is a cable with a worker at its first port.
-func inlineDesk(t *testing.T, o testenv.Options) (p *Plane, d *desk, arrived *testenv.Capture, send func(n int, sport uint16), frame func(sport uint16) []byte) {
+func inlineDesk(t *testing.T, o testenv.Options, first ...func(*PortConfig)) (p *Plane, d *desk, arrived *testenv.Capture, send func(n int, sport uint16), frame func(sport uint16) []byte) {
 	t.Helper()
 	lab := testenv.New(t, "inline", o)
 	g := &gateway{lab, lab.Must(t, testenv.Gateway)}
@@ -213,7 +217,11 @@ func inlineDesk(t *testing.T, o testenv.Options) (p *Plane, d *desk, arrived *te
 	if err := p.Publish(working(t, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Attach([]PortConfig{{Name: "lan0", Device: "lan", Zone: 2, Peer: "wan0"}, {Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0"}}); err != nil {
+	ports := []PortConfig{{Name: "lan0", Device: "lan", Zone: 2, Peer: "wan0"}, {Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0"}}
+	for _, change := range first {
+		change(&ports[0])
+	}
+	if err := p.Attach(ports); err != nil {
 		t.Fatal(err)
 	}
 	client, server := g.lab.Must(t, "client"), g.lab.Must(t, "server")

@@ -196,6 +196,27 @@ func TestHandOverInPieces(t *testing.T) {
 	}
 }
 
+// Behind a driver without XDP the same is handed over, and what is lost there counts too.
+func TestHandOverInGenericMode(t *testing.T) {
+	p, d, _, send, frame := inlineDesk(t, testenv.Options{}, func(c *PortConfig) { c.Mode, c.FixOffloads = ModeGeneric, true })
+	d.serve(1 << 20)
+	send(64+10, 4000)
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if n := atomic.LoadUint32(&d.queue.Lost); n != 10 {
+			return fmt.Errorf("%d packets are lost, want 10; dropped: %v", n, dropReasons(p))
+		}
+		return nil
+	})
+	for i, h := range d.wait(t, 64) {
+		if h.Number != uint16(i+1) || h.L3 != 14 || h.L4 != 34 || !bytes.Equal(h.frame, frame(4000)) {
+			t.Fatalf("packet %d came as %+v,\n%x, want\n%x", i+1, h.XDPHandover, h.frame, frame(4000))
+		}
+	}
+	if n := dropped(t, p, bpf.XDPReasonREASON_WORKER_FULL); n != 10 {
+		t.Errorf("%d packets are dropped as worker-full, want 10", n)
+	}
+}
+
 // A flow beside the groups of the table has no cell, and stays with the worker.
 func TestHandOverOfTheOverflow(t *testing.T) {
 	p, d, _, send, frame := inlineDesk(t, testenv.Options{})
@@ -323,7 +344,8 @@ func TestMovingUp(t *testing.T) {
 	}
 }
 
-// The programs that run while no flow may need a worker have nothing of it.
+// The programs that run while no flow may need a worker have nothing for it but the look at the constant
+// that says so.
 func TestWorkersOffAreNotThere(t *testing.T) {
 	p := openPlane(t, Options{})
 	size := func(g Generation) (n int, workers bool) {
