@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -195,7 +196,8 @@ func (c *Crew) clean(w *worker) {
 }
 
 // restart gives a worker whose thread has ended another one, with sockets opened anew: what the thread was about to
-// do with the old ones nobody knows. c.mu is held.
+// do with the old ones nobody knows. The thread starts when it has them, lest packets take a way around them
+// meanwhile, and others overtake these. c.mu is held.
 func (c *Crew) restart(d death) {
 	w := d.worker
 	if c.memory == nil || c.closed || w.ended != nil && w.ended != d.ended {
@@ -206,27 +208,63 @@ func (c *Crew) restart(d death) {
 		c.clean(w)
 	}
 	c.options.Log(fmt.Sprintf("worker %d has ended and is started again: %s", w.id, d.why))
-	var errs []error
 	var gone []*seat
 	for _, s := range c.seats {
 		if s.worker == int(w.id) {
 			gone = append(gone, s)
 		}
 	}
-	errs = append(errs, c.remove(gone, false))
-	w.restarts.Add(1)
-	c.launch(w)
-	for _, s := range gone {
-		again, err := c.openQueue(s.port, s.queue)
-		if err != nil {
-			errs = append(errs, err)
+	left, err := c.vacate(gone, false)
+	errs := []error{err}
+	owed := c.owed(w)
+	for _, s := range left {
+		// The pool has no other user now. What the kernel had of the socket before comes back to it.
+		again := c.newSeat(s.port, s.queue)
+		again.share = s.share
+		if err := c.openSocket(again, w.pool); err != nil {
+			errs = append(errs, err, c.closeUnused([]*seat{again}), c.recover([]*seat{s}))
 			continue
 		}
 		errs = append(errs, c.seat([]*seat{again}))
 	}
+	for to, n := range owed {
+		for ; n > 0; n-- {
+			// Any frame will do for the one that came.
+			var one [1]xsk.Desc
+			if w.pool.Alloc(one[:]) == 1 {
+				w.frame(one[0]).place = frameHanded
+				w.give[to].put(xsk.Desc{Addr: one[0].Addr})
+			}
+		}
+		if w.give[to] != nil {
+			w.give[to].publish()
+		}
+	}
+	w.restarts.Add(1)
+	c.launch(w)
 	if err := errors.Join(errs...); err != nil {
 		c.options.Log(fmt.Sprintf("worker %d is not wholly started again: %v", w.id, err))
 	}
+}
+
+// owed counts what a worker without sockets owes to each other one: frames that were to be sent by those it had. The
+// packets in them are lost.
+func (c *Crew) owed(w *worker) []int {
+	owed := make([]int, len(c.workers))
+	for i := range c.memory.frames {
+		if !c.memory.sentBy(i, w.id) {
+			continue
+		}
+		f := &c.memory.frames[i]
+		if f.last {
+			w.lateDown.Add(1)
+		}
+		if f.owner != w.id {
+			owed[f.owner]++
+		}
+		f.place = frameFree
+	}
+	return owed
 }
 
 // stopLimit is how long a thread may take to end.
@@ -238,7 +276,7 @@ func (c *Crew) tearDown() error {
 	if c.memory == nil {
 		return nil
 	}
-	errs := []error{c.remove(append([]*seat(nil), c.seats...), true)}
+	errs := []error{c.remove(slices.Clone(c.seats))}
 	for _, w := range c.workers {
 		w.stop.Store(true)
 		c.bells[w.id].ring()

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,10 +53,12 @@ func Start(o Options, ports []Port) (*Crew, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wanted = slices.Clone(ports)
+	// A thread that polls keeps one of the runtime's processors: the others' share stays as it is.
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + len(c.workers))
 	err := c.build()
 	if err != nil {
 		err = errors.Join(fmt.Errorf("start workers: %w", err), c.tearDown())
-		c.closeBells()
+		c.release()
 		return nil, err
 	}
 	go c.watch()
@@ -154,7 +157,7 @@ func (c *Crew) follow() error {
 	if slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.fits(p) }) {
 		return errors.Join(c.tearDown(), c.build()) // memory of another kind: all sockets anew
 	}
-	err := c.remove(gone, true)
+	err := c.remove(gone)
 	var errs []error
 	for _, p := range c.wanted {
 		if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.port.ID == p.ID }) {
@@ -214,8 +217,14 @@ func (c *Crew) Close() error {
 	if err := c.tearDown(); err != nil {
 		return fmt.Errorf("close workers: %w", err)
 	}
-	c.closeBells()
+	c.release()
 	return nil
+}
+
+// release gives back what Start took last.
+func (c *Crew) release() {
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - len(c.workers))
+	c.closeBells()
 }
 
 func (c *Crew) closeBells() {

@@ -58,6 +58,13 @@ func newMemory(o xsk.UMEMOptions) (*memory, error) {
 //go:norace
 func (m *memory) placeOf(i int) uint8 { return m.frames[i].place }
 
+// sentBy reports whether a frame is one that this worker has given to the kernel, as placeOf does.
+//
+//go:norace
+func (m *memory) sentBy(i int, id uint8) bool {
+	return m.frames[i].place == frameSent && m.frames[i].by == id
+}
+
 // progress publishes how far the packets of legs are: only what the kernel has sent counts.
 type progress struct {
 	cells  []bpf.XDPCells

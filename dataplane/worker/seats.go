@@ -78,8 +78,7 @@ func (c *Crew) open(p Port) (seats []*seat, err error) {
 
 // openQueue opens a socket on one queue of a port, with a pool made for it.
 func (c *Crew) openQueue(p Port, q int) (*seat, error) {
-	s := &seat{port: p, queue: q, worker: q % len(c.workers),
-		record: &c.options.Tables.Queues[int(p.ID)*queueMax+q], published: make(published, seatCounters)}
+	s := c.newSeat(p, q)
 	s.share = min(2*c.options.Ring, c.memory.umem.Census().Spare)
 	if s.share < batchSize {
 		return nil, absent{fmt.Errorf("no frames are left for queue %d: the packet memory has %d: give it more", q, c.memory.umem.Frames())}
@@ -88,20 +87,32 @@ func (c *Crew) openQueue(p Port, q int) (*seat, error) {
 	if s.pool, err = c.memory.umem.NewPool(s.share); err != nil {
 		return nil, err
 	}
-	err = c.options.In(func() (err error) {
-		r := c.options.Ring
-		s.socket, err = xsk.Open(c.memory.umem, s.pool, p.Device, q, xsk.SocketOptions{Rx: r, Tx: r, Fill: r, Completion: r, BusyPoll: c.options.BusyPoll})
-		return err
-	})
-	if err == nil {
-		if at := s.socket.Device().Index; at != p.Index {
-			err = absent{fmt.Errorf("device %s is interface %d, and was %d", p.Device, at, p.Index)}
-		}
-	}
-	if err != nil {
+	if err := c.openSocket(s, s.pool); err != nil {
 		return nil, errors.Join(err, c.closeUnused([]*seat{s}))
 	}
 	return s, nil
+}
+
+func (c *Crew) newSeat(p Port, q int) *seat {
+	return &seat{port: p, queue: q, worker: q % len(c.workers),
+		record: &c.options.Tables.Queues[int(p.ID)*queueMax+q], published: make(published, seatCounters)}
+}
+
+// openSocket opens the socket of a seat.
+func (c *Crew) openSocket(s *seat, pool *xsk.Pool) error {
+	r := c.options.Ring
+	err := c.options.In(func() (err error) {
+		s.socket, err = xsk.Open(c.memory.umem, pool, s.port.Device, s.queue,
+			xsk.SocketOptions{Rx: r, Tx: r, Fill: r, Completion: r, BusyPoll: c.options.BusyPoll})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if at := s.socket.Device().Index; at != s.port.Index {
+		return absent{fmt.Errorf("device %s is interface %d, and was %d", s.port.Device, at, s.port.Index)}
+	}
+	return nil
 }
 
 // closeUnused closes sockets that no worker has.
@@ -123,8 +134,10 @@ func (c *Crew) seat(seats []*seat) error {
 	for i, s := range seats {
 		w := c.workers[s.worker]
 		err := c.ask(w, func() {
-			s.pool.Give(w.pool, s.pool.Len())
-			s.socket.SetPool(w.pool)
+			if s.pool != nil {
+				s.pool.Give(w.pool, s.pool.Len())
+				s.socket.SetPool(w.pool)
+			}
 			s.taken = atomic.LoadUint32(&s.record.Sent) - atomic.LoadUint32(&s.record.Lost)
 			tick := nowTick()
 			s.record.Worker = w.id + 1
@@ -136,8 +149,10 @@ func (c *Crew) seat(seats []*seat) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("port %s: %w", s.port.Name, err), c.closeUnused(seats[i:]))
 		}
-		s.pool.Close() // it is empty
-		s.pool = nil
+		if s.pool != nil {
+			s.pool.Close() // it is empty
+			s.pool = nil
+		}
 		c.seats = append(c.seats, s)
 	}
 	if err := c.routes(); err != nil {
@@ -200,11 +215,18 @@ func (c *Crew) egress(w *worker, port uint8) *egress {
 	return &egress{port: port, via: all[int(w.id)%len(all)].worker}
 }
 
-// remove takes seats from their workers, drained if that is asked for, and closes their sockets. c.mu is held.
-func (c *Crew) remove(seats []*seat, drain bool) error {
+// remove takes seats from their workers, closes their sockets and takes back their frames. c.mu is held.
+func (c *Crew) remove(seats []*seat) error {
 	if len(seats) == 0 {
 		return nil
 	}
+	left, err := c.vacate(seats, true)
+	return errors.Join(err, c.recover(left))
+}
+
+// vacate takes seats from their workers, drained if that is asked for, and closes their sockets. It returns those
+// of which this is done.
+func (c *Crew) vacate(seats []*seat, drain bool) (left []*seat, err error) {
 	for _, s := range seats {
 		c.shut(s)
 	}
@@ -212,7 +234,6 @@ func (c *Crew) remove(seats []*seat, drain bool) error {
 		time.Sleep(underWay)
 	}
 	var errs []error
-	var left []*seat
 	for _, s := range seats {
 		w := c.workers[s.worker]
 		err := c.ask(w, func() {
@@ -232,8 +253,7 @@ func (c *Crew) remove(seats []*seat, drain bool) error {
 	for _, s := range left {
 		errs = append(errs, c.close(s))
 	}
-	errs = append(errs, c.recover(left))
-	return errors.Join(errs...)
+	return left, errors.Join(errs...)
 }
 
 // drain gives packets that are with one socket a short time to leave. It is the worker's.
