@@ -38,12 +38,13 @@ func TestWorkers(t *testing.T) {
 	lab := testenv.New(t, "client-server", testenv.Options{Queues: 2, MTU: 9000})
 	g := &gateway{lab, lab.Must(t, testenv.Gateway)}
 	p := g.kept(t, thisKernel, Options{Ports: routed()})
+	stop := follow(t, p)
 	defer func() {
+		stop()
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	follow(t, p)
 	if err := p.Publish(Generation{Epoch: 2, ACL: allowAll(t), Rules: 1, Workers: true, ForceStages: bpf.StageForward}); err != nil {
 		t.Fatal(err)
 	}
