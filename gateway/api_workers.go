@@ -86,3 +86,18 @@ func (r *reporter) workers() (*WorkersStatus, error) {
 	s, running := r.crew()
 	return crewStatus(s, running, needed), nil
 }
+
+// workerDrops is how many packets workers dropped themselves, by reason: XDP does not know of them.
+func (r *reporter) workerDrops() map[string]uint64 {
+	dropped := make(map[string]uint64)
+	if r.crew == nil {
+		return dropped
+	}
+	s, _ := r.crew()
+	for i := range s.Workers {
+		for reason, n := range s.Workers[i].Drops {
+			dropped[reason] += n
+		}
+	}
+	return dropped
+}

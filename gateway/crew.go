@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -36,7 +37,14 @@ func (g *running) employ(r *Ruleset) error {
 		return nil
 	}
 	log := g.options.Log
-	if err := g.plane.StartWorkers(r.config.Workers.options(func(text string) { log.Warn(text) })); err != nil {
+	tell := func(text string) {
+		if strings.HasSuffix(text, ": granted") { // a mode that was tried; all else is worth a look
+			log.Info(text)
+		} else {
+			log.Warn(text)
+		}
+	}
+	if err := g.plane.StartWorkers(r.config.Workers.options(tell)); err != nil {
 		return firewall.Errors{firewall.Pos{File: r.config.File}.Errorf("%v", err).
 			WithHint("they are needed by %s; `workers` in the configuration says how they run", needs[0])}
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -152,8 +153,7 @@ rules:
   - {name: mail, from: lan, to: wan, service: tcp/25, action: allow%s}
 `, first, second)
 	}
-	// No rule mirrors now, and mon0 has no zone.
-	r := newReloadRigIn(t, l, config, policy("", ", mirror: mon0, expires: 2020-01-01"), 80, 25)
+	r := newReloadRigIn(t, l, labRouted, policy("", ""), 80, 25)
 	random := rand.New(rand.NewPCG(14, 2))
 	web := r.dial(t, 80)
 	if err := swap(web, random, 5*time.Second); err != nil {
@@ -163,7 +163,9 @@ rules:
 		t.Fatalf("workers without need: %+v", s)
 	}
 
+	// The monitor port comes with the policy that mirrors to it.
 	const first = 6
+	r.write(t, "softdpu.yaml", config)
 	r.apply(t, policy(fmt.Sprintf(", mirror: {port: mon0, packets: %d}", first), ", mirror: mon0"))
 	if s := must(r.Workers(t.Context())); !s.Running || len(s.NeededBy) != 2 || s.NeededBy[0] != "rule web mirrors to mon0, the first 6 packets" {
 		t.Fatalf("workers %+v", s)
@@ -266,5 +268,52 @@ func TestLabWorkersRefused(t *testing.T) {
 	err := l.Must(t, testenv.Gateway).Do(func() error { return Run(ctx, c, Options{}) })
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "zero-copy") || !strings.Contains(err.Error(), "port lan") || !strings.Contains(err.Error(), "workers in the configuration") {
 		t.Errorf("start: %v", err)
+	}
+}
+
+// A start that takes over has workers before its policy is in force: flows that they carried go on.
+func TestLabWorkersTakeOver(t *testing.T) {
+	config := strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1) + "force_stage: forward\n"
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-wtake"})
+	r := newReloadRigIn(t, l, config, labPolicy, 80)
+	random := rand.New(rand.NewPCG(14, 3))
+	c := r.dial(t, 80)
+	if err := swap(c, random, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	// Nobody carries it now, and it fails closed.
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	if n, err := c.Read(make([]byte, 5)); err == nil {
+		t.Errorf("%d bytes came back without a worker", n)
+	}
+	g := runIn(t, l, r.config)
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second)) // TCP sends it again
+	answer := make([]byte, 5)
+	if _, err := io.ReadFull(c, answer); err != nil || string(answer) != "hello" {
+		t.Fatalf("after the next start: %q, %v\n%s", answer, err, g.log)
+	}
+	for range 5 {
+		if err := swap(c, random, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _ := g.tiers(t, "dport 80"); n[tierWorker] != 1 {
+		t.Errorf("flows by tier %v", n)
+	}
+	if how := must(g.Status(t.Context())).Start.How; how != startTakeOver {
+		t.Errorf("the start was a %s", how)
+	}
+	drops := must(g.Drops(t.Context(), false))
+	for _, d := range drops {
+		if !strings.HasPrefix(d.Reason, "worker-") {
+			t.Errorf("dropped: %+v", d)
+		}
+	}
+	if len(drops) == 0 {
+		t.Error("what no worker took was not counted")
 	}
 }

@@ -135,6 +135,12 @@ func TestWorkersAnswer(t *testing.T) {
 	if w := s.Workers[1]; w.Drops == nil || w.Queues == nil {
 		t.Errorf("lists are null: %+v", w)
 	}
+	crew := testCrew()
+	crew.Workers[1].Drops = map[string]uint64{"egress-full": 5, "egress-down": 1}
+	r := &reporter{crew: func() (worker.Status, bool) { return crew, true }}
+	if got := r.workerDrops(); len(got) != 2 || got["egress-full"] != 7 || got["egress-down"] != 1 {
+		t.Errorf("workers dropped %v", got)
+	}
 	sum := s.summary()
 	if !sum.Running || sum.Mode != "copy" || sum.Workers != 2 || len(sum.Silent) != 1 || sum.Silent[0] != 1 || len(sum.Attempts) != 2 || len(sum.Stalls) != 1 {
 		t.Errorf("summary %+v", sum)

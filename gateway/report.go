@@ -138,8 +138,10 @@ func (r *reporter) drops(all bool) ([]Drop, error) {
 	if err != nil {
 		return nil, err
 	}
+	dropped := r.workerDrops()
 	drops := []Drop{}
 	for i, c := range sums {
+		c.Packets += dropped[bpf.XDPReason(i).String()]
 		if reason := bpf.XDPReason(i); reason != bpf.XDPReasonREASON_NONE && (all || c.Packets > 0) {
 			drops = append(drops, Drop{Reason: reason.String(), Packets: c.Packets, Bytes: c.Bytes, Unlogged: unlogged[i]})
 		}

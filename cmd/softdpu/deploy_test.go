@@ -38,6 +38,17 @@ func TestUnitHasTheCapabilitiesOfThePage(t *testing.T) {
 	}
 }
 
+// The unit lets workers have sockets and packet memory.
+func TestUnitLetsWorkersRun(t *testing.T) {
+	unit := read(t, "../../deploy/systemd/softdpu.service")
+	if got := directive(unit, "RestrictAddressFamilies"); !slices.Contains(got, "AF_XDP") {
+		t.Errorf("address families %v", got)
+	}
+	if got := directive(unit, "LimitMEMLOCK"); !slices.Equal(got, []string{"infinity"}) {
+		t.Errorf("locked memory is limited to %v", got)
+	}
+}
+
 func TestUnitStartsWhatThereIs(t *testing.T) {
 	unit := read(t, "../../deploy/systemd/softdpu.service")
 	start := directive(unit, "ExecStart")

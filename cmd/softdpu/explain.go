@@ -34,19 +34,22 @@ type packetFlags struct {
 
 // explanation is what `softdpu explain -o json` prints.
 type explanation struct {
-	Verdict string           `json:"verdict"` // allow, deny, reject; drop for a named reason
-	Reason  string           `json:"reason,omitempty"`
-	Rule    string           `json:"rule,omitempty"` // absent if no rule matched
-	File    string           `json:"file,omitempty"`
-	Line    int              `json:"line,omitempty"`
-	Source  []string         `json:"source,omitempty"` // lines of the file, from Line
-	Builtin bool             `json:"builtin,omitempty"`
-	Says    string           `json:"explanation"`
-	Remedy  string           `json:"remedy,omitempty"` // a rule that would allow it
-	Packet  explainedPacket  `json:"packet"`
-	From    explainedEnd     `json:"from"`
-	To      explainedEnd     `json:"to"`
-	Audit   []explainedAudit `json:"audit,omitempty"` // rules in audit mode that matched on the way
+	Verdict   string           `json:"verdict"` // allow, deny, reject; drop for a named reason
+	Reason    string           `json:"reason,omitempty"`
+	Rule      string           `json:"rule,omitempty"` // absent if no rule matched
+	File      string           `json:"file,omitempty"`
+	Line      int              `json:"line,omitempty"`
+	Source    []string         `json:"source,omitempty"` // lines of the file, from Line
+	Builtin   bool             `json:"builtin,omitempty"`
+	Says      string           `json:"explanation"`
+	Remedy    string           `json:"remedy,omitempty"` // a rule that would allow it
+	Packet    explainedPacket  `json:"packet"`
+	From      explainedEnd     `json:"from"`
+	To        explainedEnd     `json:"to"`
+	Audit     []explainedAudit `json:"audit,omitempty"` // rules in audit mode that matched on the way
+	Tier      string           `json:"tier,omitempty"`  // that the flow of an allowed packet begins in
+	Why       []string         `json:"needs_worker,omitempty"`
+	OnFailure string           `json:"on_failure,omitempty"` // of a flow that needs a worker
 
 	expires string
 }
@@ -315,6 +318,7 @@ func (x *explanation) judge(o *offline, p *firewall.TestPacket, r *firewall.Test
 	x.Says = fmt.Sprintf("rule %q, %s:%d", info.Name, info.File, info.Line)
 	x.Source = ruleLines(info.File, info.Line)
 	if r.Verdict == firewall.VerdictAllow {
+		x.employ(o, info)
 		rule := &o.policy.Rules[slices.Index(o.compiled.Order, uint32(i))]
 		if !rule.Expires.IsZero() {
 			x.expires = rule.Expires.AddDate(0, 0, -1).Format("2006-01-02")

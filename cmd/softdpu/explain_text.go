@@ -47,6 +47,9 @@ func (x *explanation) text() string {
 	for _, a := range x.Audit {
 		fmt.Fprintf(&b, "  audit   rule %q, %s:%d would %s it\n", a.Rule, a.File, a.Line, a.Action)
 	}
+	if len(x.Why) > 0 {
+		fmt.Fprintf(&b, "  tier    %s: %s; without one on_failure: %s\n", x.Tier, strings.Join(x.Why, ", "), x.OnFailure)
+	}
 	if x.expires != "" {
 		fmt.Fprintf(&b, "  until   %s\n", x.expires)
 	}
