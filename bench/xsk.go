@@ -155,6 +155,11 @@ func measureXSK(ctx context.Context, o *XSKOptions, env *Environment) (result *R
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	release, err := confine(r.workers)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	total := &xskTotal{}
 	var peer *xdpsock
 	var ours, paired, theirs []float64
