@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +18,7 @@ type job struct {
 	tags   string
 	env    []string
 	limit  time.Duration
+	beside string   // variable that names a program of the host to run beside, without which the job is left out
 	tests  []string // functions; none for all
 	skips  []skip
 }
@@ -32,10 +35,11 @@ func (j job) step(program string) step {
 	if len(j.tests) > 0 {
 		args = append(args, "-test.run=^("+strings.Join(j.tests, "|")+")$")
 	}
-	return step{
-		Name: j.name, Program: program, Dir: sourceDir + "/" + j.folder, Args: args,
-		Env: append([]string{"SOFTDPU_BUILT=" + builtDir}, j.env...),
+	env := append([]string{"SOFTDPU_BUILT=" + builtDir}, j.env...)
+	if j.beside != "" {
+		env = append(env, j.beside+"="+builtDir+"/"+filepath.Base(os.Getenv(j.beside)))
 	}
+	return step{Name: j.name, Program: program, Dir: sourceDir + "/" + j.folder, Args: args, Env: env}
 }
 
 // results are tests by their full names.
