@@ -92,6 +92,18 @@ func TestStepNamesTests(t *testing.T) {
 	}
 }
 
+func TestPattern(t *testing.T) {
+	for want, tests := range map[string][]string{
+		"^(TestA)$":             {"TestA"},
+		"^(TestA|TestB)$":       {"TestA", "TestB"},
+		"^(TestA)$/^(x-1|y-2)$": {"TestA/x-1", "TestA/y-2"},
+	} {
+		if got := pattern(tests); got != want {
+			t.Errorf("%v: %s, want %s", tests, got, want)
+		}
+	}
+}
+
 func TestWantedJobs(t *testing.T) {
 	s := series{jobs: []job{{name: "a"}, {name: "b", beside: "SOFTDPU_TEST_BESIDE"}}}
 	for _, tt := range []struct{ beside, name, want string }{
