@@ -171,7 +171,7 @@ func (g *testGateway) dropped(t *testing.T, reason string) Drop {
 }
 
 func limited(t *testing.T, limit time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience(limit))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -127,10 +127,23 @@ func testPrefix(namespace string) (prefix string, pid int, ok bool) {
 	return prefix, pid, err == nil && pid > 0
 }
 
+// patienceVariable holds the factor of Patience.
+const patienceVariable = "SOFTDPU_PATIENCE"
+
+// Patience returns how long a test should wait for what takes at most so long on an ordinary machine: as much, or
+// that many times as much as the environment variable SOFTDPU_PATIENCE says, for machines emulated in software.
+func Patience(limit time.Duration) time.Duration {
+	if factor, err := strconv.ParseFloat(os.Getenv(patienceVariable), 64); err == nil && factor > 1 {
+		return time.Duration(float64(limit) * factor)
+	}
+	return limit
+}
+
 // Eventually calls fn every 10 ms until it returns nil, and ends the test with its last error if
-// that takes longer than the limit.
+// that takes longer than Patience of the limit.
 func Eventually(t T, limit time.Duration, fn func() error) {
 	t.Helper()
+	limit = Patience(limit)
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		err := fn()
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 )
 
 // programs are those of the host that tests run.
-var programs = []string{"sh", "cat", "sleep", "true", "umount", "unshare", "ip", "tc", "nft", "tcpdump"}
+var programs = []string{"sh", "cat", "sleep", "true", "umount", "unshare", "ip", "tc", "ethtool", "nft", "tcpdump"}
 
 // binaries are what tests of the gateway would build of cmd/softdpu if they had a compiler, by flags for the linker:
 // the version under test, one with another name, and one whose tables have another layout.
@@ -80,7 +81,22 @@ func (b *workbench) image(ctx context.Context, k kernel, modules []string, jobs 
 		}
 		a.File(builtDir[1:]+"/"+name, file)
 	}
-	if err := addPrograms(ctx, a, programs); err != nil {
+	all := slices.Clone(programs)
+	for _, j := range jobs {
+		if j.beside != "" {
+			beside := os.Getenv(j.beside)
+			a.File(builtDir[1:]+"/"+filepath.Base(beside), beside) // its own place may be hidden there, as /tmp is
+			libraries, err := loaded(ctx, beside)
+			if err != nil {
+				return "", err
+			}
+			all = append(all, libraries...)
+			// What libxdp loads into the kernel lies beside it.
+			objects, _ := filepath.Glob("/usr/lib/*/bpf/*.o")
+			all = append(all, objects...)
+		}
+	}
+	if err := addPrograms(ctx, a, all); err != nil {
 		return "", err
 	}
 	if err := addSource(a, root); err != nil {
@@ -131,44 +147,44 @@ func (b *workbench) output(ctx context.Context, name string, args ...string) (st
 	return strings.TrimSpace(string(out)), withStderr(err)
 }
 
-// addPrograms adds programs of the host, where they are there, with the libraries that they load.
+// addPrograms adds programs of the host, and other files named by paths, at their places there, with the libraries that they load.
 func addPrograms(ctx context.Context, a *archive, names []string) error {
 	files := map[string]string{} // by their place
 	for _, name := range names {
-		path, err := program(name)
-		if err != nil {
-			return err
-		}
-		place, err := placeOf(path)
-		if err != nil {
-			return err
-		}
-		files[place] = path
-		cmd := exec.CommandContext(ctx, "ldd", path)
-		cmd.Env = append(os.Environ(), "LC_ALL=C")
-		out, err := cmd.Output()
-		if err != nil {
-			if static := errors.As(err, new(*exec.ExitError)); static {
-				continue // ldd says so of a program without libraries
-			}
-			return fmt.Errorf("list libraries of %s: %w", path, err)
-		}
-		for _, library := range libraries(string(out)) {
-			if place, err = placeOf(library); err != nil {
+		path := name
+		if !filepath.IsAbs(name) {
+			var err error
+			if path, err = program(name); err != nil {
 				return err
 			}
-			files[place] = library
+		}
+		all, err := loaded(ctx, path)
+		if err != nil {
+			return err
+		}
+		for _, file := range append(all, path) {
+			place, err := placeOf(file)
+			if err != nil {
+				return err
+			}
+			files[place] = file
 		}
 	}
-	var places []string
-	for place := range files {
-		places = append(places, place)
-	}
-	slices.Sort(places)
-	for _, place := range places {
+	for _, place := range slices.Sorted(maps.Keys(files)) {
 		a.File(place, files[place])
 	}
 	return nil
+}
+
+// loaded returns the files that a program loads.
+func loaded(ctx context.Context, path string) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "ldd", path)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.Output()
+	if static := errors.As(err, new(*exec.ExitError)); err != nil && !static { // ldd says so of a program without libraries
+		return nil, fmt.Errorf("list libraries of %s: %w", path, err)
+	}
+	return libraries(string(out)), nil
 }
 
 // placeOf returns where a file belongs in the archive: its own name in its folder's true one, since /lib may be

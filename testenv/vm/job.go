@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,9 +18,13 @@ type job struct {
 	tags   string
 	env    []string
 	limit  time.Duration
-	tests  []string // functions; none for all
+	beside string   // variable that names a program of the host to run beside, without which the job is left out
+	tests  []string // functions, or each of them with the same one level below; none for all
 	skips  []skip
 }
+
+// patience is what an emulated processor on a busy host asks of tests.
+const patience = "SOFTDPU_PATIENCE=4"
 
 // A skip is tests that the kernel at hand cannot run, by their full names, and words that their reason has.
 type skip struct {
@@ -30,12 +36,31 @@ type skip struct {
 func (j job) step(program string) step {
 	args := []string{"-test.v=test2json", "-test.count=1", limitOf(j.limit)}
 	if len(j.tests) > 0 {
-		args = append(args, "-test.run=^("+strings.Join(j.tests, "|")+")$")
+		args = append(args, "-test.run="+pattern(j.tests))
 	}
-	return step{
-		Name: j.name, Program: program, Dir: sourceDir + "/" + j.folder, Args: args,
-		Env: append([]string{"SOFTDPU_BUILT=" + builtDir}, j.env...),
+	env := append([]string{"SOFTDPU_BUILT=" + builtDir, patience}, j.env...)
+	if j.beside != "" {
+		env = append(env, j.beside+"="+builtDir+"/"+filepath.Base(os.Getenv(j.beside)))
 	}
+	return step{Name: j.name, Program: program, Dir: sourceDir + "/" + j.folder, Args: args, Env: env}
+}
+
+// pattern returns an expression for -test.run that names these tests: functions, or subtests of functions.
+func pattern(tests []string) string {
+	var levels [2][]string
+	for _, name := range tests {
+		function, below, _ := strings.Cut(name, "/")
+		for i, part := range []string{function, below} {
+			if part != "" && !slices.Contains(levels[i], part) {
+				levels[i] = append(levels[i], part)
+			}
+		}
+	}
+	expression := "^(" + strings.Join(levels[0], "|") + ")$"
+	if len(levels[1]) > 0 {
+		expression += "/^(" + strings.Join(levels[1], "|") + ")$"
+	}
+	return expression
 }
 
 // results are tests by their full names.

@@ -92,6 +92,35 @@ func TestStepNamesTests(t *testing.T) {
 	}
 }
 
+func TestPattern(t *testing.T) {
+	for want, tests := range map[string][]string{
+		"^(TestA)$":             {"TestA"},
+		"^(TestA|TestB)$":       {"TestA", "TestB"},
+		"^(TestA)$/^(x-1|y-2)$": {"TestA/x-1", "TestA/y-2"},
+	} {
+		if got := pattern(tests); got != want {
+			t.Errorf("%v: %s, want %s", tests, got, want)
+		}
+	}
+}
+
+func TestWantedJobs(t *testing.T) {
+	s := series{jobs: []job{{name: "a"}, {name: "b", beside: "SOFTDPU_TEST_BESIDE"}}}
+	for _, tt := range []struct{ beside, name, want string }{
+		{"", "", "a"}, {"/bin/true", "", "a b"}, {"/bin/true", "b", "b"}, {"", "a", "a"}, {"", "b", ""}, {"", "c", ""},
+	} {
+		t.Setenv("SOFTDPU_TEST_BESIDE", tt.beside)
+		jobs, err := s.wanted(tt.name)
+		var names []string
+		for _, j := range jobs {
+			names = append(names, j.name)
+		}
+		if got := strings.Join(names, " "); got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%+v: %q, %v", tt, got, err)
+		}
+	}
+}
+
 func TestSeries(t *testing.T) {
 	for name, want := range map[string]int{"6.1": 1, "newest": 1, "all": 2} {
 		if got, err := chosen(name); err != nil || len(got) != want {

@@ -15,17 +15,9 @@ import (
 
 // boot runs the jobs of the series on a kernel of it, and prints their events.
 func (b *workbench) boot(ctx context.Context, s series, k kernel) error {
-	jobs := s.jobs
-	if b.only != "" {
-		jobs = nil
-		for _, j := range s.jobs {
-			if j.name == b.only {
-				jobs = append(jobs, j)
-			}
-		}
-		if len(jobs) == 0 {
-			return fmt.Errorf("there is no job %q", b.only)
-		}
+	jobs, err := s.wanted(b.only)
+	if err != nil {
+		return err
 	}
 	dep, err := os.ReadFile(filepath.Join(k.modules, "modules.dep"))
 	if err != nil {
