@@ -69,17 +69,19 @@ func fixed(config, keys string) string {
 
 // jumboInDriver reports whether a port with frames larger than a page runs in the driver: Linux 6.3 is
 // the first to redirect packets of several buffers.
-func jumboInDriver(t *testing.T) bool {
+func jumboInDriver(t *testing.T) bool { return kernelAtLeast(t, 6, 3) }
+
+func kernelAtLeast(t *testing.T, major, minor int) bool {
 	t.Helper()
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		t.Fatal(err)
 	}
-	var major, minor int
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+	var has [2]int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &has[0], &has[1]); err != nil {
 		t.Fatal(err)
 	}
-	return major > 6 || major == 6 && minor >= 3
+	return has[0] > major || has[0] == major && has[1] >= minor
 }
 
 // A rig is a lab with a gateway in it.
@@ -87,6 +89,7 @@ type rig struct {
 	*testGateway
 	lab                *testenv.Lab
 	client, server, gw *testenv.Namespace
+	mayDrop            []string // reasons for which a little of bulk data may be dropped
 }
 
 // newRig starts a gateway in a lab. XDP runs in the driver, unless the configuration asks for generic

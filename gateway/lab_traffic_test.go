@@ -30,15 +30,21 @@ func TestLabTraffic(t *testing.T) {
 					config = fixed(config, "fix_offloads: true")
 				}
 				r := newRig(t, topology, testenv.Options{Prefix: fmt.Sprintf("t-lab-%s%d", topology[:1], mtu/1000), MTU: mtu}, config, labPolicy)
-				start := r.tally(t)
-				transfers(t, r)
-				exchanges(t, r, mtu)
-				end := r.tally(t).since(start)
-				if end.forwarded[0] > maxForwarded || end.forwarded[1] > maxForwarded {
-					t.Errorf("the kernel forwarded more than %d packets of a family: %s", maxForwarded, end)
-				}
+				passesTraffic(t, r, mtu)
 			})
 		}
+	}
+}
+
+// passesTraffic does through the rig what people do, and sees to it that the kernel forwards none of it.
+func passesTraffic(t *testing.T, r *rig, mtu int) {
+	t.Helper()
+	start := r.tally(t)
+	transfers(t, r)
+	exchanges(t, r, mtu)
+	end := r.tally(t).since(start)
+	if end.forwarded[0] > maxForwarded || end.forwarded[1] > maxForwarded {
+		t.Errorf("the kernel forwarded more than %d packets of a family: %s", maxForwarded, end)
 	}
 }
 
@@ -74,8 +80,11 @@ func transfers(t *testing.T, r *rig) {
 		if share := float64(n.arrived) / float64(n.sent); share < 0.99 {
 			t.Errorf("%s: only %.3f of the frames arrived: %s", a, share, n)
 		}
-		if len(n.drops) > 0 {
-			t.Errorf("%s: the gateway dropped something: %v", a, n.drops)
+		// A worker that is behind drops, and TCP sends again.
+		for reason, dropped := range n.drops {
+			if !slices.Contains(r.mayDrop, reason) || float64(dropped) > 0.01*float64(n.sent) {
+				t.Errorf("%s: the gateway dropped something: %v", a, n.drops)
+			}
 		}
 	}
 }

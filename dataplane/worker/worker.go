@@ -80,6 +80,9 @@ const (
 	restarting
 )
 
+// workerNice is the niceness of workers' threads: the most that there is.
+const workerNice = -20
+
 // How a worker finds its rest.
 const (
 	spinRounds = 64                     // idle rounds before an adaptive worker sleeps
@@ -107,6 +110,10 @@ func (w *worker) run(ended chan struct{}) {
 		if err := unix.SchedSetaffinity(0, &set); err != nil {
 			w.crew.logOnce(fmt.Sprintf("worker %d is not pinned to CPU %d: %v", w.id, w.cpu, err))
 		}
+	}
+	// Whatever else the machine does must not keep packets waiting: a worker that has nothing to do sleeps.
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, workerNice); err != nil {
+		w.crew.logOnce(fmt.Sprintf("workers have no priority over other processes: %v: give the daemon CAP_SYS_NICE", err))
 	}
 	w.state.Store(polling)
 	for !w.stop.Load() {
