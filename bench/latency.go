@@ -106,7 +106,7 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 	env.Engine = "xdp"
 	env.Peers = map[string]string{"kernel": env.Kernel}
 	env.Pinning = "sender CPU 0; gateway's polling thread CPU 1; both real-time"
-	env.Method = fmt.Sprintf("%d-byte UDP frames of %d flows in turn, each answered once beforehand, sent at random times (a Poisson process) at %.0f a second (%s), whatever becomes of them; latency from when a frame was due to the first instruction of an XDP program at the far end, ns of CLOCK_MONOTONIC; a frame that has not come %v after the last was sent is lost and counts as that late; contenders in turn with the same schedule, %v each, %d rounds",
+	env.Method = fmt.Sprintf("%d-byte UDP frames of %d flows in turn, each answered once beforehand, sent at random times (a Poisson process) at %.0f a second (%s), whatever becomes of them; latency from the sender's last instruction before a frame leaves to the first of an XDP program at the far end, CLOCK_MONOTONIC; how late by the schedule the sender was stands apart; a frame that has not come %v after the last was sent is lost and counts as that late; contenders in turn with the same schedule, %v each, %d rounds",
 		latencyFrame, gatewayFlows, rate, found, latencyPatience, o.Duration, o.Rounds)
 	return latencyReport(env, lanes), nil
 }

@@ -95,7 +95,8 @@ func (j *journeys) begin(due []uint64) error {
 // passage is what one measurement of a lane found.
 type passage struct {
 	sent, received, lost, doubled uint64
-	latency                       histogram // from when frames were due to their arrival
+	latency                       histogram // from when frames left to their arrival
+	sinceDue                      histogram // from when frames were due to their arrival
 	late                          histogram // from when frames were due to their leaving
 }
 
@@ -118,10 +119,12 @@ func (j *journeys) read(due []uint64) (*passage, error) {
 	p := &passage{sent: s.Next, doubled: s.Doubled}
 	for i, at := range due {
 		at += s.Begin
-		p.late.add(int64(binary.NativeEndian.Uint64(sent[8*i:]) - at))
+		left := binary.NativeEndian.Uint64(sent[8*i:])
+		p.late.add(int64(left - at))
 		if came := binary.NativeEndian.Uint64(received[8*i:]); came != 0 {
 			p.received++
-			p.latency.add(int64(came - at))
+			p.latency.add(int64(came - left))
+			p.sinceDue.add(int64(came - at))
 		} else {
 			p.lost++
 		}
@@ -129,18 +132,20 @@ func (j *journeys) read(due []uint64) (*passage, error) {
 	return p, nil
 }
 
-// at returns the percentile of the latency of all frames that were sent: what was lost is later than
-// anything that came.
-func (p *passage) at(percent float64) time.Duration {
-	if d, ok := p.latency.at(percent/100, p.lost); ok {
-		return d
+// at returns a percentile of h, the times of what arrived, over all frames that were sent: what was lost
+// is later than anything that came.
+func (p *passage) at(h *histogram, percent float64) float64 {
+	d, ok := h.at(percent/100, p.lost)
+	if !ok {
+		d = latencyPatience
 	}
-	return latencyPatience
+	return microseconds(d)
 }
 
 func (p *passage) merge(o *passage) {
 	p.sent, p.received, p.lost, p.doubled = p.sent+o.sent, p.received+o.received, p.lost+o.lost, p.doubled+o.doubled
 	p.latency.merge(&o.latency)
+	p.sinceDue.merge(&o.sinceDue)
 	p.late.merge(&o.late)
 }
 
@@ -312,7 +317,7 @@ func randomly(rate float64, d time.Duration, random *rand.Rand) []uint64 {
 func (l *lane) add(p *passage) {
 	l.all.merge(p)
 	for i, s := range latencyShares {
-		l.rounds[i] = append(l.rounds[i], microseconds(p.at(s.percent)))
+		l.rounds[i] = append(l.rounds[i], p.at(&p.latency, s.percent))
 	}
 }
 
@@ -320,7 +325,7 @@ func (l *lane) histogram() Histogram {
 	h := Histogram{Name: l.name, Unit: "us", Sent: l.all.sent, Received: l.all.received, Lost: l.all.lost, Doubled: l.all.doubled, Buckets: l.all.latency.buckets()}
 	for _, s := range latencyShares {
 		late, _ := l.all.late.at(s.percent/100, 0)
-		h.Percentiles = append(h.Percentiles, Percentile{s.percent, microseconds(l.all.at(s.percent)), microseconds(late)})
+		h.Percentiles = append(h.Percentiles, Percentile{s.percent, l.all.at(&l.all.latency, s.percent), l.all.at(&l.all.sinceDue, s.percent), microseconds(late)})
 	}
 	return h
 }

@@ -58,10 +58,8 @@ func (l *lane) openPoller() (p *poller, err error) {
 	if err != nil {
 		return p, fmt.Errorf("find the NAPI of lan: %w", err)
 	}
-	for option, value := range map[int]int{unix.SO_PREFER_BUSY_POLL: 1, unix.SO_BUSY_POLL_BUDGET: 64} {
-		if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, option, value); err != nil {
-			return p, fmt.Errorf("set option %d of socket: %w", option, err)
-		}
+	if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 1); err != nil {
+		return p, fmt.Errorf("prefer polling: %w", err)
 	}
 	return p, nil
 }

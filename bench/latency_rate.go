@@ -19,8 +19,8 @@ const (
 	rateFirst   = 100_000 // frames/s
 	rateLast    = 8_000_000
 	rateStep    = 1.04 // the search ends when what fails is no more above what passes
-	rateTrial   = 100 * time.Millisecond
-	rateTries   = 3                     // a rate passes when one of so many trials loses nothing: other work on the machine loses frames too
+	rateTrial   = 50 * time.Millisecond
+	rateTries   = 4                     // a rate passes when one of so many trials loses nothing: other work on the machine loses frames too
 	senderSlack = 20 * time.Microsecond // that the median frame may be late
 )
 

@@ -39,7 +39,9 @@ type Histogram struct {
 type Percentile struct {
 	Percent float64 `json:"percent"`
 	Value   float64 `json:"value"`
-	Late    float64 `json:"late"` // the same of the sender's own lateness, which Value has in it
+	// The same of the time since a frame was due by the schedule, and of how late it left by then.
+	SinceDue float64 `json:"since_due"`
+	Late     float64 `json:"late"`
 }
 
 // Bucket counts values of at least From and less than Below.

@@ -55,7 +55,7 @@ func newBenchLatencyCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// percentileTable shows what became of all frames of all rounds. `late` is the sender's own lateness.
+// percentileTable shows what became of all frames of all rounds, and how late the sender was.
 func percentileTable(list []bench.Histogram) *table {
 	names := []string{"ALL ROUNDS", ">SENT", ">LOST", ">TWICE"}
 	for _, p := range list[0].Percentiles {
@@ -67,12 +67,14 @@ func percentileTable(list []bench.Histogram) *table {
 	}
 	t := newTable(append(names, "UNIT")...)
 	for _, h := range list {
-		row, late := []any{h.Name, h.Sent, h.Lost, h.Doubled}, []any{"  sent late", "", "", ""}
+		row := []any{h.Name, h.Sent, h.Lost, h.Doubled}
+		due, late := []any{"  since due", "", "", ""}, []any{"  sent late", "", "", ""}
 		for _, p := range h.Percentiles {
-			row, late = append(row, figure(p.Value)), append(late, figure(p.Late))
+			row, due, late = append(row, figure(p.Value)), append(due, figure(p.SinceDue)), append(late, figure(p.Late))
 		}
-		t.add(append(row, h.Unit)...)
-		t.add(append(late, h.Unit)...)
+		for _, r := range [][]any{row, due, late} {
+			t.add(append(r, h.Unit)...)
+		}
 	}
 	return t
 }
