@@ -23,8 +23,8 @@ const (
 // journeys is the memory in which both ends of a lane write down when frames left and arrived. One is
 // enough for all lanes, since they take turns.
 type journeys struct {
-	maps                map[string]*ebpf.Map
-	due, sent, received *ebpf.Memory
+	maps               map[string]*ebpf.Map
+	due, sent, arrived *ebpf.Memory
 }
 
 func newJourneys() (*journeys, error) {
@@ -37,7 +37,7 @@ func newJourneys() (*journeys, error) {
 		name    string
 		entries uint32
 		memory  **ebpf.Memory
-	}{{bpf.LatencyMapDue, latencyMost, &j.due}, {bpf.LatencyMapSent, latencyMost, &j.sent}, {bpf.LatencyMapArrived, latencyMost, &j.received}, {bpf.LatencyMapPaceState, 1, nil}} {
+	}{{bpf.LatencyMapDue, latencyMost, &j.due}, {bpf.LatencyMapSent, latencyMost, &j.sent}, {bpf.LatencyMapArrived, latencyMost, &j.arrived}, {bpf.LatencyMapPaceState, 1, nil}} {
 		spec.Maps[m.name].MaxEntries = m.entries
 		made, err := ebpf.NewMap(spec.Maps[m.name])
 		if err != nil {
@@ -75,7 +75,7 @@ func (j *journeys) begin(due []uint64) error {
 		return fmt.Errorf("prepare %d frames: a measurement has 1 to %d", len(due), latencyMost)
 	}
 	b := make([]byte, 8*len(due))
-	for _, m := range []*ebpf.Memory{j.sent, j.received} {
+	for _, m := range []*ebpf.Memory{j.sent, j.arrived} {
 		if _, err := m.WriteAt(b, 0); err != nil {
 			return fmt.Errorf("reset times: %w", err)
 		}
@@ -109,27 +109,39 @@ func (j *journeys) read(due []uint64) (*passage, error) {
 	if s.Strange > 0 {
 		return nil, fmt.Errorf("%d frames arrived that were never sent", s.Strange)
 	}
-	sent, received := make([]byte, 8*len(due)), make([]byte, 8*len(due))
-	if _, err := j.sent.ReadAt(sent, 0); err != nil {
-		return nil, fmt.Errorf("read times: %w", err)
-	}
-	if _, err := j.received.ReadAt(received, 0); err != nil {
-		return nil, fmt.Errorf("read times: %w", err)
-	}
-	p := &passage{sent: s.Next, doubled: s.Doubled}
-	for i, at := range due {
-		at += s.Begin
-		left := binary.NativeEndian.Uint64(sent[8*i:])
-		p.late.add(int64(left - at))
-		if came := binary.NativeEndian.Uint64(received[8*i:]); came != 0 {
-			p.received++
-			p.latency.add(int64(came - left))
-			p.sinceDue.add(int64(came - at))
-		} else {
-			p.lost++
+	sent, arrived := make([]uint64, len(due)), make([]uint64, len(due))
+	b := make([]byte, 8*len(due))
+	for _, times := range []struct {
+		memory *ebpf.Memory
+		of     []uint64
+	}{{j.sent, sent}, {j.arrived, arrived}} {
+		if _, err := times.memory.ReadAt(b, 0); err != nil {
+			return nil, fmt.Errorf("read times: %w", err)
+		}
+		for i := range times.of {
+			times.of[i] = binary.NativeEndian.Uint64(b[8*i:])
 		}
 	}
+	p := newPassage(s.Begin, due, sent, arrived)
+	p.doubled = s.Doubled
 	return p, nil
+}
+
+// newPassage makes a passage of the times of every frame in ns: due after begin, sent, arrived or 0.
+func newPassage(begin uint64, due, sent, arrived []uint64) *passage {
+	p := &passage{sent: uint64(len(due))}
+	for i, at := range due {
+		at += begin
+		p.late.add(int64(sent[i] - at))
+		if arrived[i] == 0 {
+			p.lost++
+			continue
+		}
+		p.received++
+		p.latency.add(int64(arrived[i] - sent[i]))
+		p.sinceDue.add(int64(arrived[i] - at))
+	}
+	return p
 }
 
 // at returns a percentile of h, the times of what arrived, over all frames that were sent: what was lost

@@ -19,7 +19,7 @@ with their spread, and as ratios to a peer that ran in turn with ours. docs/BENC
 		Example: `  sudo softdpu bench xdp
   sudo softdpu bench gateway -o json`,
 	}
-	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env), newBenchLatencyCommand(env))
+	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env), newBenchLatencyCommand(env), newBenchCompareCommand(env))
 	return group(cmd)
 }
 
