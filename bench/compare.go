@@ -25,7 +25,7 @@ type Figure struct {
 	Unit    string  `json:"unit"`
 	A       float64 `json:"a"` // medians
 	B       float64 `json:"b"`
-	Change  float64 `json:"change_percent"` // from A to B; 0 where A is 0
+	Change  float64 `json:"change_percent"` // from A to B; 0 where none can be told, as from 0
 	Test    string  `json:"test"`           // u-test or ranges
 	P       float64 `json:"p,omitempty"`    // of the u-test
 	Differs bool    `json:"differs"`
@@ -75,8 +75,8 @@ func span(v []float64) [2]float64 { return [2]float64{slices.Min(v), slices.Max(
 
 func compareFigure(name, unit string, a, b float64, roundsA, roundsB []float64, rangeA, rangeB [2]float64) Figure {
 	f := Figure{Name: name, Unit: unit, A: a, B: b}
-	if a != 0 {
-		f.Change = 100 * (b - a) / math.Abs(a)
+	if change := 100 * (b - a) / math.Abs(a); !math.IsNaN(change) && !math.IsInf(change, 0) {
+		f.Change = change
 	}
 	if enoughRounds(len(roundsA), len(roundsB)) {
 		f.Test, f.P = "u-test", uTest(roundsA, roundsB)

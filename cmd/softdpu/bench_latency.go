@@ -101,5 +101,10 @@ func histogramTable(list []bench.Histogram) *table {
 		}
 		t.add(row...)
 	}
+	row := []any{"lost", ""}
+	for _, h := range list {
+		row = append(row, fmt.Sprintf("%7.3f%%", 100*float64(h.Lost)/float64(max(h.Sent, 1))))
+	}
+	t.add(row...)
 	return t
 }
