@@ -171,7 +171,8 @@ enum flow_state {
 #define WORD_FLAG_MARKED (1ull << 11) /* the ageing scan means to free it; a hit takes this off */
 #define WORD_FLAG_MIDSTREAM (1ull << 12) /* picked up without its SYN */
 #define WORD_FLAG_BUSY (1ull << 13) /* with state FLOW_FREE: a creator is filling the slot */
-#define WORD_FLAG_READY (1ull << 14) /* the worker has done with it: each leg moves up when it can */
+#define WORD_FLAG_READY \
+	(1ull << 14) /* the worker has done with it: each leg moves up when it can */
 #define WORD_L7_SHIFT 16
 #define WORD_GEN_SHIFT 32
 
@@ -375,6 +376,8 @@ struct sim_result {
 	__u32 nexthop;
 	__u32 leg; /* 1 + leg index of the flow that counted it, 0 = no flow */
 	__u64 word; /* of that flow */
+	__u32 stages; /* STAGE_*: what workers would do with it, had it not gone on at once */
+	__u32 pad;
 };
 
 struct counter {

@@ -11,15 +11,23 @@
 /* An entry as the packet at hand sees it, whichever family and table it is in. */
 struct flow_ref {
 	struct flow_core *core;
-	struct flow_counts *counts;
+	struct flow_ways *ways;
 	struct flow_count *count; /* of the packet's direction */
 	struct leg *leg; /* of the packet's sender */
 	struct leg *peer; /* of the other end */
 };
 
-struct flow_counts {
-	struct flow_count way[2];
+/* What an entry of either family keeps of its two directions. */
+struct flow_ways {
+	struct flow_count count[2];
+	struct leg leg[2];
 };
+_Static_assert(offsetof(struct flow4, leg) - offsetof(struct flow4, count) ==
+		       offsetof(struct flow_ways, leg),
+	       "flow4");
+_Static_assert(offsetof(struct flow6, leg) - offsetof(struct flow6, count) ==
+		       offsetof(struct flow_ways, leg),
+	       "flow6");
 
 /* How creation ended. In the first three the flow is there. */
 enum insertion {

@@ -6,3 +6,4 @@ package bpf
 //go:generate go tool bpf2go -go-package bpf -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" -type arrivals -type in_flight -type trace_frame Bench bench.c
 //go:generate go tool bpf2go -go-package bpf -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" -no-global-types VLAN vlan.c
 //go:generate go tool bpf2go -go-package bpf -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" -type headers -type pacing Latency latency.c
+//go:generate go tool bpf2go -go-package bpf -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" -no-global-types Trace trace.c

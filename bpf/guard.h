@@ -19,7 +19,7 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 	if (p->zone != (p->opener ? f->core->from : f->core->to) && p->kind != PACKET_ERROR)
 		return REASON_WRONG_ZONE;
 	if ((__s32)(f->core->epoch - epoch) < 0)
-		rejudge(f->core, f->counts, p);
+		rejudge(f->core, f->ways, p);
 	if (p->word & WORD_FLAG_REVOKED)
 		return REASON_POLICY_REVOKED;
 	if (p->word & WORD_FLAG_MARKED && !change_flags(f->core, &p->word, WORD_FLAG_MARKED, 0))
@@ -31,7 +31,7 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 			return REASON_WRONG_ZONE;
 		/* the flow stays as it was: it may be one of several, to one group by many ports */
 		f->core->to = p->to;
-		reason = rejudge(f->core, f->counts, p);
+		reason = rejudge(f->core, f->ways, p);
 		if (reason) {
 			f->core->to = zone;
 			change_flags(f->core, &p->word, WORD_FLAG_REVOKED, 0);

@@ -256,12 +256,42 @@ static __always_inline void count_judged(const struct packet *p, __u32 verdict, 
 	}
 }
 
-/* Judges a known flow again under the running policy. Leaves REVOKED set or taken off. */
-__noinline int rejudge(struct flow_core *core, const struct flow_counts *counts, struct packet *p)
+/* STAGE_* that the running policy asks for a flow between these zones. */
+static __always_inline __u8 stages_of(__u32 rule, __u8 from, __u8 to)
 {
-	__u32 verdict, rule, old;
+	struct rule_work *work;
 
-	if (!core || !counts || !p)
+	if (from == ZONE_HOST || to == ZONE_HOST)
+		return 0;
+	work = bpf_map_lookup_elem(&rule_works, &rule);
+	return force_stages | (work ? work->stages : 0);
+}
+
+/* Gives a flow another rule. Where there are workers its home, in the same word, may be set on another
+ * CPU. */
+static __always_inline void set_rule(struct flow_core *core, __u32 rule)
+{
+	if (!have_workers) {
+		core->rule = (core->rule & ~VERDICT_RULE_MASK) | rule;
+		return;
+	}
+	for (int i = 0; i < 3; i++) {
+		__u32 old = *(volatile __u32 *)&core->rule;
+		__u32 new = (old & ~VERDICT_RULE_MASK) | rule;
+
+		if (__sync_val_compare_and_swap(&core->rule, old, new) == old)
+			break;
+	}
+}
+
+/* Judges a known flow again under the running policy. Leaves REVOKED set or taken off. */
+__noinline int rejudge(struct flow_core *core, struct flow_ways *ways, struct packet *p)
+{
+	__u64 off = WORD_FLAG_REVOKED | WORD_FLAG_LOG, on;
+	__u32 verdict, rule, old;
+	__u8 stages = 0;
+
+	if (!core || !ways || !p)
 		return REASON_INTERNAL;
 	verdict = judge(p, !p->opener, core->from, core->to, core->context);
 	rule = verdict & VERDICT_RULE_MASK;
@@ -274,12 +304,12 @@ __noinline int rejudge(struct flow_core *core, const struct flow_counts *counts,
 	count_judged(p, verdict, false);
 	if (rule != old) {
 		/* what it counted so far stays with the old rule; replies are replies under both */
-		__u64 packets = counts->way[0].packets + counts->way[1].packets;
-		__u64 bytes = counts->way[0].bytes + counts->way[1].bytes;
+		__u64 packets = ways->count[0].packets + ways->count[1].packets;
+		__u64 bytes = ways->count[0].bytes + ways->count[1].bytes;
 
 		count_rule(old, packets, bytes);
 		count_rule(rule, -packets, -bytes);
-		core->rule = (core->rule & ~VERDICT_RULE_MASK) | rule;
+		set_rule(core, rule);
 	}
 	if (p->word & WORD_FLAG_REVOKED) {
 		struct table_counter *t = table_counter();
@@ -287,8 +317,18 @@ __noinline int rejudge(struct flow_core *core, const struct flow_counts *counts,
 		if (t)
 			t->revived++;
 	}
-	change_flags(core, &p->word, WORD_FLAG_REVOKED | WORD_FLAG_LOG,
-		     verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0);
+	on = verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0;
+	if (have_workers) {
+		stages = stages_of(rule, core->from, core->to);
+		if (stages)
+			off |= WORD_FLAG_READY;
+		else if (ways->leg[0].stages | ways->leg[1].stages)
+			on |= WORD_FLAG_READY;
+	}
+	change_flags(core, &p->word, off, on);
+	/* behind READY: see move_up() */
+	if (have_workers && stages)
+		ways->leg[0].stages = ways->leg[1].stages = stages;
 	return REASON_NONE;
 }
 
@@ -385,6 +425,8 @@ __noinline int judge_opening(struct packet *p, __u16 context)
 	o->from = p->zone;
 	o->to = p->to;
 	o->context = context;
+	if (have_workers)
+		o->stages = stages_of(o->rule, o->from, o->to);
 	o->state = p->proto != IPPROTO_TCP ? FLOW_NEW :
 		   p->tcp_flags & TCP_SYN  ? FLOW_SYN_SENT :
 					     FLOW_ESTABLISHED;

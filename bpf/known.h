@@ -11,6 +11,7 @@
 #include "judge.h"
 #include "route.h"
 #include "track.h"
+#include "work.h"
 
 /* A SYN on a connection that is over opens a new one in its place. */
 static __always_inline bool reopens(const struct packet *p)
@@ -111,7 +112,7 @@ static __always_inline int reroute(struct xdp_md *ctx, struct packet *p, struct 
 	if (reason || likely(p->to == *zone))
 		return reason;
 	*zone = p->to;
-	reason = rejudge(f->core, f->counts, p);
+	reason = rejudge(f->core, f->ways, p);
 	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 	return reason;
 }
@@ -133,7 +134,7 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 	if (unlikely(wrong && !error))
 		return REASON_WRONG_ZONE;
 	if (unlikely((__s32)(f->core->epoch - epoch) < 0))
-		rejudge(f->core, f->counts, p);
+		rejudge(f->core, f->ways, p);
 	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 	if (unlikely(p->word & (WORD_FLAG_REVOKED | WORD_FLAG_MARKED))) {
 		if (p->word & WORD_FLAG_REVOKED) {
@@ -170,6 +171,11 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 				return REASON_TOO_BIG;
 			p->pass = 1 + PASS_FRAGMENT;
 		}
+	}
+	if (have_workers && unlikely(leg->stages && !p->pass)) {
+		reason = for_worker(ctx, p, port, f);
+		if (reason)
+			return reason;
 	}
 
 	if (p->frag != FRAG_LATER && !error) {

@@ -17,6 +17,18 @@ func TestLoad(t *testing.T) {
 	t.Run("capturing everything", func(t *testing.T) {
 		load(t, map[string]any{XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536)})
 	})
+	t.Run("with workers", func(t *testing.T) {
+		load(t, map[string]any{XDPVarHaveWorkers: uint8(1), XDPVarForceStages: uint8(1)})
+	})
+	t.Run("with workers, capturing everything", func(t *testing.T) {
+		load(t, map[string]any{
+			XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0),
+			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
+		})
+	})
+	t.Run("with workers, simulated", func(t *testing.T) {
+		load(t, map[string]any{XDPVarHaveWorkers: uint8(1), XDPVarSimulate: uint8(1)})
+	})
 }
 
 func load(t *testing.T, constants map[string]any) {

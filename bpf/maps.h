@@ -23,6 +23,8 @@ volatile const __u8 simulate; /* sim_control in the place of clock, port and rou
 volatile const __u8 have_macs; /* the policy names MAC addresses */
 volatile const __u32 event_rate; /* events a second, rule or reason, and CPU */
 volatile const __u64 drop_events; /* by enum reason: whether drops are told */
+volatile const __u8 have_workers; /* flows may need them */
+volatile const __u8 force_stages; /* STAGE_* of every new flow, whatever its rule asks for */
 
 /* ---- Flow table ----------------------------------------------------------------------------- */
 
@@ -246,6 +248,39 @@ struct {
 	__type(key, __u32);
 	__type(value, struct reject_bucket);
 } rejects SEC(".maps");
+
+/* ---- Workers -------------------------------------------------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* set at load: twice the groups of a family */
+	__type(key, __u32);
+	__type(value, struct cells);
+} leg_cells SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, (PORT_MAX + 1) * QUEUE_MAX);
+	__type(key, __u32); /* QUEUE_INDEX */
+	__type(value, struct worker_queue);
+} worker_queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, (PORT_MAX + 1) * QUEUE_MAX);
+	__type(key, __u32); /* QUEUE_INDEX */
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* Of the generation's rules, by id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct rule_work);
+} rule_works SEC(".maps");
 
 /* ---- Guards and simulation -------------------------------------------------------------------- */
 

@@ -62,6 +62,7 @@ struct packet {
 	__u8 reopen; /* a SYN that may take the place of a closed flow */
 	__u8 pass; /* 1 + enum pass_cause, 0 = not for the kernel */
 	__u8 family; /* 4, 6; 0 if not IP */
+	__u8 stages; /* STAGE_*: it goes to a worker, who does that; 0 = it does not */
 	__u8 leg; /* 1 + leg of its flow that it came by, 0 = no flow met */
 
 	__u64 word; /* of its flow, as last read */
@@ -88,7 +89,8 @@ struct packet {
 	__u8 group_mac; /* the frame is for a group address */
 	__u8 opener; /* it comes from the end that opened its flow */
 	__u8 unroutable; /* its source address is of its own link only */
-	__u8 pad[3];
+	__u8 pad[2];
+	__u32 queue; /* QUEUE_INDEX of arrival; valid iff stages */
 	struct chain chain; /* of its extension headers, here because the stack is small */
 };
 
@@ -132,6 +134,8 @@ struct opening {
 	__u32 side; /* leg of the opener */
 	__u16 context;
 	__u8 from, to;
+	__u8 stages; /* STAGE_* of both legs */
+	__u8 pad[3];
 };
 
 /* Too large for the stack, one a CPU. Neither XDP nor tc egress is interrupted by the other there. */
@@ -144,6 +148,7 @@ struct scratch {
 	__u64 fib[8]; /* struct bpf_fib_lookup, whose unions bpf2go does not know */
 	struct flow4 gone4, fresh4;
 	struct flow6 gone6, fresh6;
+	struct handover handover; /* of the packet, as far as it is known */
 	__u8 bytes[520]; /* of a packet: options, or a chunk and its padding for a checksum */
 };
 

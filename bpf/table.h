@@ -105,7 +105,7 @@ static __always_inline void F(refer)(struct flow_ref *ref, FLOW *f, __u32 side, 
 	p->leg = 1 + side;
 	p->opener = side == !!(p->word & WORD_FLAG_HI_OPENED);
 	ref->core = &f->core;
-	ref->counts = (void *)f->count;
+	ref->ways = (void *)f->count;
 	ref->count = &f->count[side];
 	ref->leg = &f->leg[side];
 	ref->peer = &f->leg[side ^ 1];
@@ -128,6 +128,8 @@ static __always_inline void F(fill)(FLOW *f, const KEY *key, const struct openin
 	__builtin_memset(f->leg, 0, sizeof(f->leg));
 	__builtin_memset(f->xlat, 0, sizeof(f->xlat));
 	leg->seen = peer->seen = p->tick;
+	if (have_workers)
+		leg->stages = peer->stages = o->stages;
 	leg->nexthop = p->nexthop;
 	leg->route = p->tick >> 2;
 	/* the other direction looks its route up with its first packet */

@@ -3,7 +3,8 @@
 /*
  * xdp.c: the packet path. docs/PACKET-PATH.md says what each step does and in which order.
  *
- *   dispatch -> softdpu: arrive - parse - fragments - find - (miss: route, judge, open) - known - send
+ *   dispatch -> softdpu: arrive - parse - fragments - find - (miss: route, judge, open) - known - send,
+ *     or hand_over() to a worker (work.h)
  *   guard_dispatch -> guard: what the kernel sends by our ports (guard.h)
  *   softdpu_tapped, guard_tapped: the same while somebody captures (tap.h)
  *   mark: hands XDP's mark on to the guard
@@ -21,6 +22,7 @@
 #include "icmp.h"
 #include "route.h"
 #include "judge.h"
+#include "work.h"
 #include "known.h"
 #include "send.h"
 #include "reject.h"
@@ -180,6 +182,7 @@ static __always_inline void report(const struct packet *p, int reason)
 	s->result.nexthop = p->nexthop;
 	s->result.leg = p->leg;
 	s->result.word = p->leg ? p->word : 0;
+	s->result.stages = reason ? 0 : p->stages;
 }
 
 static __always_inline struct port *arrival_port(struct xdp_md *ctx, const struct gateway_state *gw)
@@ -204,6 +207,16 @@ static __always_inline int send(struct xdp_md *ctx, struct packet *p, struct por
 	if (!(port->flags & PORT_INLINE) && rewrite(ctx, p, hop->dst, hop->src)) {
 		count_reason(REASON_INTERNAL, p->ip_len);
 		return XDP_DROP;
+	}
+	if (have_workers && !simulate && unlikely(p->stages)) {
+		verdict = bpf_redirect_map(&sockets, p->queue, XDP_DROP);
+		if (likely(verdict == XDP_REDIRECT)) {
+			if (tapped)
+				tap_departure(ctx, p, hop->port, REASON_NONE);
+			return hand_over(ctx, p, hop->port);
+		}
+		if (!bypasses(p->verdict & VERDICT_RULE_MASK))
+			return refuse(ctx, p, port, REASON_WORKER_ABSENT);
 	}
 	verdict = bpf_redirect_map(&devices, hop->port, 0);
 	if (unlikely(verdict != XDP_REDIRECT) && !simulate)

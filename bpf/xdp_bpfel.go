@@ -444,8 +444,9 @@ type XDPScratch struct {
 		Reopen     uint8
 		Pass       uint8
 		Family     uint8
+		Stages     uint8
 		Leg        uint8
-		_          [4]byte
+		_          [3]byte
 		Word       uint64
 		Seq        uint32
 		Ack        uint32
@@ -474,7 +475,9 @@ type XDPScratch struct {
 		GroupMac   uint8
 		Opener     uint8
 		Unroutable uint8
-		Pad        [3]uint8
+		Pad        [2]uint8
+		_          [1]byte
+		Queue      uint32
 		Chain      struct {
 			_      structs.HostLayout
 			At     uint32
@@ -483,6 +486,7 @@ type XDPScratch struct {
 			Quoted uint8
 			Pad    [2]uint8
 		}
+		_ [4]byte
 	}
 	Key     XDPClassifyKey
 	Opening struct {
@@ -495,16 +499,18 @@ type XDPScratch struct {
 		Context uint16
 		From    uint8
 		To      uint8
-		_       [4]byte
+		Stages  uint8
+		Pad     [3]uint8
 	}
-	Key4   XDPFlow4Key
-	Key6   XDPFlow6Key
-	Fib    [8]uint64
-	Gone4  XDPFlow4
-	Fresh4 XDPFlow4
-	Gone6  XDPFlow6
-	Fresh6 XDPFlow6
-	Bytes  [520]uint8
+	Key4     XDPFlow4Key
+	Key6     XDPFlow6Key
+	Fib      [8]uint64
+	Gone4    XDPFlow4
+	Fresh4   XDPFlow4
+	Gone6    XDPFlow6
+	Fresh6   XDPFlow6
+	Handover XDPHandover
+	Bytes    [520]uint8
 }
 
 type XDPSet4Node struct {
@@ -553,6 +559,8 @@ type XDPSimResult struct {
 	Nexthop uint32
 	Leg     uint32
 	Word    uint64
+	Stages  uint32
+	Pad     uint32
 }
 
 type XDPStripe struct {
@@ -643,6 +651,7 @@ const (
 	XDPMapGateway           = "gateway"
 	XDPMapGenerations       = "generations"
 	XDPMapGuards            = "guards"
+	XDPMapLegCells          = "leg_cells"
 	XDPMapLocals            = "locals"
 	XDPMapMacs              = "macs"
 	XDPMapNexthops          = "nexthops"
@@ -652,11 +661,13 @@ const (
 	XDPMapPorts             = "ports"
 	XDPMapReasons           = "reasons"
 	XDPMapRejects           = "rejects"
+	XDPMapRuleWorks         = "rule_works"
 	XDPMapRules             = "rules"
 	XDPMapScratches         = "scratches"
 	XDPMapSetNodes4         = "set_nodes4"
 	XDPMapSetNodes6         = "set_nodes6"
 	XDPMapSims              = "sims"
+	XDPMapSockets           = "sockets"
 	XDPMapStripes           = "stripes"
 	XDPMapTableCounters     = "table_counters"
 	XDPMapTapBuffers        = "tap_buffers"
@@ -664,6 +675,7 @@ const (
 	XDPMapTaps              = "taps"
 	XDPMapVlanDevices       = "vlan_devices"
 	XDPMapVlanZones         = "vlan_zones"
+	XDPMapWorkerQueues      = "worker_queues"
 	XDPProgDispatch         = "dispatch"
 	XDPProgGuard            = "guard"
 	XDPProgGuardDispatch    = "guard_dispatch"
@@ -692,12 +704,14 @@ const (
 	XDPVarExportTapped      = "export_tapped"
 	XDPVarExportWorkerQueue = "export_worker_queue"
 	XDPVarFlowsMax          = "flows_max"
+	XDPVarForceStages       = "force_stages"
 	XDPVarFragmentMask      = "fragment_mask"
 	XDPVarGroup4Mask        = "group4_mask"
 	XDPVarGroup6Mask        = "group6_mask"
 	XDPVarHalfOpenMax       = "half_open_max"
 	XDPVarHashSeed          = "hash_seed"
 	XDPVarHaveMacs          = "have_macs"
+	XDPVarHaveWorkers       = "have_workers"
 	XDPVarOverflowMax       = "overflow_max"
 	XDPVarSimulate          = "simulate"
 	XDPVarStripeBits        = "stripe_bits"
@@ -771,6 +785,7 @@ type XDPMapSpecs struct {
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
+	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
 	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
@@ -780,11 +795,13 @@ type XDPMapSpecs struct {
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
+	RuleWorks     *ebpf.MapSpec `ebpf:"rule_works"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
 	Scratches     *ebpf.MapSpec `ebpf:"scratches"`
 	SetNodes4     *ebpf.MapSpec `ebpf:"set_nodes4"`
 	SetNodes6     *ebpf.MapSpec `ebpf:"set_nodes6"`
 	Sims          *ebpf.MapSpec `ebpf:"sims"`
+	Sockets       *ebpf.MapSpec `ebpf:"sockets"`
 	Stripes       *ebpf.MapSpec `ebpf:"stripes"`
 	TableCounters *ebpf.MapSpec `ebpf:"table_counters"`
 	TapBuffers    *ebpf.MapSpec `ebpf:"tap_buffers"`
@@ -792,6 +809,7 @@ type XDPMapSpecs struct {
 	Taps          *ebpf.MapSpec `ebpf:"taps"`
 	VlanDevices   *ebpf.MapSpec `ebpf:"vlan_devices"`
 	VlanZones     *ebpf.MapSpec `ebpf:"vlan_zones"`
+	WorkerQueues  *ebpf.MapSpec `ebpf:"worker_queues"`
 }
 
 // XDPVariableSpecs contains global variables before they are loaded into the kernel.
@@ -819,12 +837,14 @@ type XDPVariableSpecs struct {
 	ExportTapped      *ebpf.VariableSpec `ebpf:"export_tapped"`
 	ExportWorkerQueue *ebpf.VariableSpec `ebpf:"export_worker_queue"`
 	FlowsMax          *ebpf.VariableSpec `ebpf:"flows_max"`
+	ForceStages       *ebpf.VariableSpec `ebpf:"force_stages"`
 	FragmentMask      *ebpf.VariableSpec `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.VariableSpec `ebpf:"group4_mask"`
 	Group6Mask        *ebpf.VariableSpec `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
 	Simulate          *ebpf.VariableSpec `ebpf:"simulate"`
 	StripeBits        *ebpf.VariableSpec `ebpf:"stripe_bits"`
@@ -863,6 +883,7 @@ type XDPMaps struct {
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
 	Guards        *ebpf.Map `ebpf:"guards"`
+	LegCells      *ebpf.Map `ebpf:"leg_cells"`
 	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
@@ -872,11 +893,13 @@ type XDPMaps struct {
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
 	Rejects       *ebpf.Map `ebpf:"rejects"`
+	RuleWorks     *ebpf.Map `ebpf:"rule_works"`
 	Rules         *ebpf.Map `ebpf:"rules"`
 	Scratches     *ebpf.Map `ebpf:"scratches"`
 	SetNodes4     *ebpf.Map `ebpf:"set_nodes4"`
 	SetNodes6     *ebpf.Map `ebpf:"set_nodes6"`
 	Sims          *ebpf.Map `ebpf:"sims"`
+	Sockets       *ebpf.Map `ebpf:"sockets"`
 	Stripes       *ebpf.Map `ebpf:"stripes"`
 	TableCounters *ebpf.Map `ebpf:"table_counters"`
 	TapBuffers    *ebpf.Map `ebpf:"tap_buffers"`
@@ -884,6 +907,7 @@ type XDPMaps struct {
 	Taps          *ebpf.Map `ebpf:"taps"`
 	VlanDevices   *ebpf.Map `ebpf:"vlan_devices"`
 	VlanZones     *ebpf.Map `ebpf:"vlan_zones"`
+	WorkerQueues  *ebpf.Map `ebpf:"worker_queues"`
 }
 
 func (m *XDPMaps) Close() error {
@@ -898,6 +922,7 @@ func (m *XDPMaps) Close() error {
 		m.Gateway,
 		m.Generations,
 		m.Guards,
+		m.LegCells,
 		m.Locals,
 		m.Macs,
 		m.Nexthops,
@@ -907,11 +932,13 @@ func (m *XDPMaps) Close() error {
 		m.Ports,
 		m.Reasons,
 		m.Rejects,
+		m.RuleWorks,
 		m.Rules,
 		m.Scratches,
 		m.SetNodes4,
 		m.SetNodes6,
 		m.Sims,
+		m.Sockets,
 		m.Stripes,
 		m.TableCounters,
 		m.TapBuffers,
@@ -919,6 +946,7 @@ func (m *XDPMaps) Close() error {
 		m.Taps,
 		m.VlanDevices,
 		m.VlanZones,
+		m.WorkerQueues,
 	)
 }
 
@@ -947,12 +975,14 @@ type XDPVariables struct {
 	ExportTapped      *ebpf.Variable `ebpf:"export_tapped"`
 	ExportWorkerQueue *ebpf.Variable `ebpf:"export_worker_queue"`
 	FlowsMax          *ebpf.Variable `ebpf:"flows_max"`
+	ForceStages       *ebpf.Variable `ebpf:"force_stages"`
 	FragmentMask      *ebpf.Variable `ebpf:"fragment_mask"`
 	Group4Mask        *ebpf.Variable `ebpf:"group4_mask"`
 	Group6Mask        *ebpf.Variable `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
+	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`
 	Simulate          *ebpf.Variable `ebpf:"simulate"`
 	StripeBits        *ebpf.Variable `ebpf:"stripe_bits"`

@@ -47,6 +47,7 @@ func (p *Plane) Attach(configs []PortConfig) (err error) {
 		return errors.Join(fmt.Errorf("attach ports: %w", err), p.detach())
 	}
 	p.settle(0, 0)
+	p.watchLosses()
 	return nil
 }
 

@@ -98,6 +98,8 @@ func (p *Plane) Change(configs []PortConfig, g Generation, mover Mover) (*Change
 		next.close()
 		return nil, &PortsRefused{err}
 	}
+	p.portsChanged()
+	p.setStages(&g)
 	c.leave()
 	if err := p.savePorts(); err != nil {
 		p.notes = append(p.notes, fmt.Sprintf("the next start will not take over the ports as they are: %v", err))

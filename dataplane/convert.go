@@ -16,7 +16,11 @@ import (
 
 // sizedByFlows names the maps that have another size with another FlowsMax, and nothing else: a run with
 // one takes over all other maps, and the flows in these are moved when it publishes its first policy.
-var sizedByFlows = map[string]bool{bpf.XDPMapFlows4: true, bpf.XDPMapFlows6: true, bpf.XDPMapOverflow4: true, bpf.XDPMapOverflow6: true}
+// The cells start at zero: no packet that the run before's workers had will be sent.
+var sizedByFlows = map[string]bool{
+	bpf.XDPMapFlows4: true, bpf.XDPMapFlows6: true, bpf.XDPMapOverflow4: true, bpf.XDPMapOverflow6: true,
+	bpf.XDPMapLegCells: true,
+}
 
 // conversion is the move of the run before's flows into tables of this run's size. Packets go through the
 // old ones until a policy is published; that is one write for all ports.

@@ -83,6 +83,9 @@ func TestConvert(t *testing.T) {
 	if moved, done := p.Moved(); !done || p.Converting() || moved != (Moved{Carried: 1}) || len(p.mem.flows4) != int(p.sizes.Groups) || p.mem.gateway[0].Flows != 1 {
 		t.Errorf("%+v (%v), %d groups, %d flows", moved, done, len(p.mem.flows4), p.mem.gateway[0].Flows)
 	}
+	if n := len(p.mem.cells); n != 2*int(p.sizes.Groups) {
+		t.Errorf("%d cells for two families of %d groups", n, p.sizes.Groups)
+	}
 	holds(t, p, 4000)
 	if n := len(p.life.pins.planes()); n != 1 {
 		t.Errorf("%d sets of maps are pinned", n)

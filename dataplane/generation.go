@@ -25,6 +25,11 @@ type Generation struct {
 	// MACs gives the identities of source MAC addresses, all above 0. Flows keep the identity of their
 	// opener, so a number must not change its meaning from one generation to the next.
 	MACs map[[6]byte]uint16
+	// Workers lets flows have stages, for the rest of the plane's life. Without it the programs have
+	// nothing of them, and Works and ForceStages are not looked at.
+	Workers     bool
+	Works       map[uint32]RuleWork // of rules that ask for workers, by id
+	ForceStages uint8               // stages of every flow, but for those of the host
 	// Numbers say what rule ids, zones and identities of MACs mean, for the run that takes the plane over
 	// one day; nil: what the generation before said of them still holds. The plane only keeps them.
 	Numbers json.RawMessage
@@ -82,8 +87,10 @@ func (p *Plane) Publish(g Generation) error {
 	if err != nil {
 		return err
 	}
+	p.giveWorks(&g) // before packets ask for them
 	if err := p.put(&g, next); err != nil {
 		next.close()
+		p.giveWorks(p.generation())
 		return err
 	}
 	return nil
@@ -125,6 +132,7 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
 	}
 	p.running.Store(next)
+	p.workers = p.workers || g.Workers
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
 	}
@@ -194,6 +202,9 @@ func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
 	}
 	keepPrograms(spec, xdp, guard)
 	if err := p.setConstants(spec, g.Epoch, len(g.MACs) > 0); err != nil {
+		return nil, err
+	}
+	if err := p.setWorks(spec, g); err != nil {
 		return nil, err
 	}
 	macs := spec.Maps[bpf.XDPMapMacs]

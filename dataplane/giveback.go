@@ -88,10 +88,11 @@ func (p *Plane) Leave() error {
 	if p.life == nil {
 		return errors.New("leave the packet path: it was not opened to be kept")
 	}
+	err := p.StopWorkers()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.undo = nil
-	return p.release()
+	return errors.Join(err, p.release())
 }
 
 // Detach takes everything off that gateways have left in the network namespace of the calling thread, and

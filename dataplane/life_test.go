@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/testenv"
 )
 
@@ -184,6 +185,8 @@ func TestKeepTakesOver(t *testing.T) {
 	}
 	p.mem.flows4[5].Slot[1].Core.Rule = 7
 	p.Credits()[7].Packets = 42
+	p.mem.cells[5].Leg[1][0] = 7 << 16
+	p.mem.queues[bpf.QueueIndex(1, 0)].Size = 9
 	seed, epoch := p.seed, p.NextEpoch()
 	leave(t, p)
 
@@ -196,6 +199,10 @@ func TestKeepTakesOver(t *testing.T) {
 	}
 	if p.mem.flows4[5].Slot[1].Core.Rule != 7 || p.Credits()[7].Packets != 42 || p.seed != seed {
 		t.Errorf("flow %+v, credit %+v, seed %x, was %x", p.mem.flows4[5].Slot[1].Core, p.Credits()[7], p.seed, seed)
+	}
+	// Packets of workers keep their numbers, and the workers have ended.
+	if cell, size := p.mem.cells[5].Leg[1][0], p.mem.queues[bpf.QueueIndex(1, 0)].Size; cell != 7<<16 || size != 0 {
+		t.Errorf("a cell holds %#x, and a worker takes %d packets", cell, size)
 	}
 	if got, _ := p.Epoch(); got != epoch {
 		t.Errorf("epoch %d, want %d", got, epoch)

@@ -37,8 +37,9 @@ const (
 	PortMAC      PortChange = "port-mac"
 )
 
-// tell hands an event on. p.mu is held.
+// tell hands an event on, to the workers too. p.mu is held.
 func (p *Plane) tell(port *Port, what PortChange, format string, args ...any) {
+	p.portsChanged()
 	if p.options.OnPort != nil {
 		p.options.OnPort(PortEvent{port.Name, port.Device, what, fmt.Sprintf(format, args...)})
 	}

@@ -22,6 +22,8 @@ type memory struct {
 	nexthops []bpf.XDPNexthop
 	ports    []bpf.XDPPort
 	sims     []bpf.XDPSim
+	cells    []bpf.XDPCells
+	queues   []bpf.XDPWorkerQueue
 	credits  []Credit
 
 	mapped [][]byte
@@ -67,6 +69,12 @@ func mapMemory(maps map[string]*ebpf.Map, credits *ebpf.Map) (m *memory, err err
 		return nil, err
 	}
 	if m.sims, err = view[bpf.XDPSim](m, maps[bpf.XDPMapSims]); err != nil {
+		return nil, err
+	}
+	if m.cells, err = view[bpf.XDPCells](m, maps[bpf.XDPMapLegCells]); err != nil {
+		return nil, err
+	}
+	if m.queues, err = view[bpf.XDPWorkerQueue](m, maps[bpf.XDPMapWorkerQueues]); err != nil {
 		return nil, err
 	}
 	if m.credits, err = view[Credit](m, credits); err != nil {

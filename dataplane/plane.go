@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -58,7 +59,9 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	crew       atomic.Pointer[crew]      // nil: no workers
 	capture    *Capture                  // that runs; publishing is held
+	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
 	mu     sync.Mutex // what follows
@@ -67,6 +70,7 @@ type Plane struct {
 	undo   []func() error // of Attach, in the order of doing
 	files  []func() error // closes what undo needs, and links; called after it
 	notes  []string
+	losses []link.Link           // what counts losses behind XDP
 	locals map[netip.Prefix]bool // what the map of that name holds
 }
 
@@ -88,7 +92,7 @@ var needs = struct {
 // perGeneration names the maps that are not shared: the constants, tables that only the generation they
 // were made for may see, those of a capture, and what the object holds for bpf2go alone.
 var perGeneration = map[string]bool{
-	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true,
 	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
 }
 
@@ -105,7 +109,7 @@ func Open(o Options) (*Plane, error) {
 }
 
 func open(o Options, k kernel) (p *Plane, err error) {
-	p = &Plane{options: o, seed: o.HashSeed, kernel: k}
+	p = &Plane{options: o, seed: o.HashSeed, kernel: k, workers: o.Workers}
 	if p.sizes, err = o.Sizes(); err != nil {
 		return nil, err
 	}
@@ -174,7 +178,7 @@ func (p *Plane) load() error {
 	for name, entries := range map[string]uint32{
 		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
 		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
-		bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
+		bpf.XDPMapLegCells: 2 * p.sizes.Groups, bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
 		bpf.XDPMapTaps: captureRing, bpf.XDPMapTapBuffers: uint32(ebpf.MustPossibleCPU()),
 	} {
 		spec.Maps[name].MaxEntries = entries
@@ -200,6 +204,7 @@ func (p *Plane) load() error {
 		return err
 	}
 	if p.life != nil && p.life.taken {
+		p.forgetWorkers()
 		return p.resume()
 	}
 	p.setEthertypes()
@@ -261,13 +266,14 @@ func (p *Plane) Sizes() Sizes { return p.sizes }
 // and readers of mapped memory must have ended before. Of a plane that is kept it gives back what runs
 // before this one changed, too.
 func (p *Plane) Close() error {
+	err := p.StopWorkers()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life == nil {
-		return errors.Join(p.detach(), p.release())
+		return errors.Join(err, p.detach(), p.release())
 	}
 	p.undo = nil
-	return errors.Join(p.giveBack(), p.release())
+	return errors.Join(err, p.giveBack(), p.release())
 }
 
 // release closes what the process holds. p.mu is held.
@@ -276,6 +282,7 @@ func (p *Plane) release() (err error) {
 		err = errors.Join(err, closeFile())
 	}
 	p.files = nil
+	err = errors.Join(err, p.unwatchLosses())
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}

@@ -25,6 +25,7 @@ type Options struct {
 	Rules         int     // rules of the first policy; the counters have room for twice as many, and 16,384 at least
 	EventRate     uint32  // events a second, per rule or reason, and CPU; 0 = 1000
 	DropEvents    uint64  // reasons (bits by bpf.XDPReason) whose drops are events, though no rule gave them
+	Workers       bool    // flows may need workers; a generation can ask for that later too
 	HashSeed      uint64  // secret of the flow hash; 0 = random
 	Ethertypes    []uint16
 	// Keep lets the packet path outlive the process, by pins, and takes over what an earlier run left in

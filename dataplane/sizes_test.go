@@ -76,6 +76,8 @@ func TestABI(t *testing.T) {
 		"ZONE_NONE": zoneNone, "ZONE_HOST": zoneHost,
 		"NEXTHOP_HOST": nexthopHost, "NEXTHOP_PORT": nexthopPort, "NEXTHOP_FIRST": nexthopFirst,
 		"NEXTHOP_PENDING": nexthopPending, "NEXTHOP_READY": nexthopReady, "NEXTHOP_KEEP": nexthopKeep, "NEXTHOP_FED_SHIFT": nexthopFedShift,
+		"QUEUE_MAX": bpf.QueueMax, "WORKER_SILENT": bpf.WorkerSilent, "CELL_NONE": bpf.CellNone,
+		"STAGE_FORWARD": bpf.StageForward, "STAGE_MIRROR": bpf.StageMirror,
 		"GROUP_SLOTS": groupSlots, "STRIPES": 1 << stripeBitsMax, "TICK_SHIFT": TickShift,
 	} {
 		m := regexp.MustCompile(`(?m)^#define ` + name + `\s+(\w+)`).FindStringSubmatch(text)
@@ -83,7 +85,7 @@ func TestABI(t *testing.T) {
 			t.Errorf("%s is not defined", name)
 			continue
 		}
-		if got, err := strconv.ParseUint(m[1], 0, 64); err != nil || got != want {
+		if got, err := strconv.ParseUint(strings.TrimSuffix(m[1], "u"), 0, 64); err != nil || got != want {
 			t.Errorf("%s is %s, here %d", name, m[1], want)
 		}
 	}

@@ -42,6 +42,7 @@ type work struct {
 	nexthop uint32
 	to      uint8
 	pass    uint8 // 1 + pass cause
+	stages  uint8 // of its leg
 }
 
 func (w *work) inline() bool { return w.port.Flags&PortInline != 0 }
@@ -212,6 +213,8 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 	}
 	d, r := &o.leg[k.sender], &o.leg[k.sender^1]
 	d.Nexthop, d.Route = uint16(w.nexthop), uint16(w.tick>>2)
+	d.Stages = e.cfg.Stages.of(o.rule, o.from, o.to)
+	r.Stages = d.Stages
 	if p.Proto == packet.ProtoTCP {
 		if isSYN(&p.TCP) {
 			o.state = bpf.XDPFlowStateFLOW_SYN_SENT
@@ -269,6 +272,9 @@ func (e *Executor) pursue(w *work) bpf.XDPReason {
 	}
 	if reason := e.fits(w); reason != reasonNone {
 		return reason
+	}
+	if w.pass == 0 {
+		w.stages = leg.Stages // and goes on at once: there are no workers here
 	}
 	if e.p.Piece != packet.Later && !w.failed {
 		if reason := e.track(w, leg, peer); reason != reasonNone {

@@ -42,6 +42,21 @@ type Config struct {
 	Epoch      uint32             // of the policy
 	Classifier Classifier         // of the policy
 	Rules      int                // of the policy: rule ids run from 1 to Rules
+	Stages     Stages             // of the policy
+}
+
+// Stages are what a policy asks workers to do (abi.h: STAGE_*).
+type Stages struct {
+	Force uint8            // with every flow, but for those of the host
+	Rules map[uint32]uint8 // beside that with flows of a rule, by its id
+}
+
+// of returns the stages of a flow.
+func (s *Stages) of(rule uint32, from, to uint8) uint8 {
+	if from == ZoneHost || to == ZoneHost {
+		return 0
+	}
+	return s.Force | s.Rules[rule]
 }
 
 // VLANKey is the key of Config.VLANZones.
@@ -106,6 +121,10 @@ func (e *Executor) Publish(epoch uint32, c Classifier, rules int) {
 	}
 }
 
+// SetStages has other stages asked for flows that are opened or judged again from here on. Call it before
+// Publish, which has the others judged again.
+func (e *Executor) SetStages(s Stages) { e.cfg.Stages = s }
+
 // Table returns the flow table.
 func (e *Executor) Table() *Table { return e.cfg.Table }
 
@@ -140,6 +159,7 @@ type Result struct {
 	Pass     uint8         // 1 + pass cause; 0 = not passed, or passed with a Reason for its ICMP error
 	Port     uint8         // id of the egress, valid iff Verdict is Forward or Answer
 	From, To uint8         // zones, once known
+	Stages   uint8         // what a worker does with the packet; 0 = none has it, or it does not leave by a port
 	Leg      uint8         // 1 + leg of the flow that the packet met; 0 = none
 	Nexthop  uint32        // as far as it got
 	Word     uint64        // of that flow, afterwards

@@ -18,6 +18,7 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 	if reason == reasonNone && w.pass == 0 {
 		if frame, ok := e.send(w); ok {
 			r.Verdict, r.Frame, r.Port = Forward, frame, e.cfg.Nexthops[w.nexthop].Port
+			r.Stages = w.stages
 			return r
 		}
 		reason = bpf.XDPReasonREASON_INTERNAL

@@ -54,10 +54,18 @@ func (e *Executor) rejudge(w *work) {
 	if w.flow.word()&WordRevoked != 0 {
 		e.cfg.Table.Counters.Revived++
 	}
-	var log uint64
+	off, on := uint64(WordRevoked|WordLog), uint64(0)
 	if verdict&VerdictLog != 0 {
-		log = WordLog
+		on = WordLog
 	}
-	setWord(&core.Word, WordRevoked|WordLog, log)
+	legs := w.flow.leg
+	stages := e.cfg.Stages.of(rule, core.From, core.To)
+	if stages != 0 {
+		off |= WordReady
+		legs[0].Stages, legs[1].Stages = stages, stages
+	} else if legs[0].Stages|legs[1].Stages != 0 {
+		on |= WordReady
+	}
+	setWord(&core.Word, off, on)
 	w.rule = rule
 }

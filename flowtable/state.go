@@ -16,6 +16,7 @@ const (
 	WordMarked        = 1 << 11 // the ageing scan means to free it; a hit takes this off
 	WordMidstream     = 1 << 12 // picked up without its SYN
 	WordBusy          = 1 << 13 // with state FREE: a creator is filling the slot
+	WordReady         = 1 << 14 // the worker has done with it: each leg moves up when it can
 	WordGenerationBit = 32
 )
 

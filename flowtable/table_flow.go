@@ -26,6 +26,9 @@ type Flow struct {
 	Bytes   [2]uint64 // IP total lengths
 	Seen    [2]uint32 // tick of the last packet; of creation, before any
 	Nexthop [2]uint16
+	Stages  [2]uint8 // what a worker does with the leg's packets; 0: they stay in XDP
+	Ready   bool     // the worker has done with it: each leg moves up with its next packet that can
+	Home    uint8    // 1 + number of the worker that it belongs to; 0: none has had it
 }
 
 // Age returns the time since the flow was created.
@@ -52,6 +55,8 @@ func viewOf(e *entry, word uint64) Flow {
 		Revoked: word&WordRevoked != 0,
 		Log:     word&WordLog != 0,
 		Midst:   word&WordMidstream != 0,
+		Ready:   word&WordReady != 0,
+		Home:    uint8(e.core.Rule >> 24),
 		From:    e.core.From,
 		To:      e.core.To,
 		Context: e.core.Context,
@@ -65,6 +70,7 @@ func viewOf(e *entry, word uint64) Flow {
 		f.Packets[i], f.Bytes[i] = e.count[leg].Packets, e.count[leg].Bytes
 		f.Seen[i] = atomic.LoadUint32(&e.leg[leg].Seen)
 		f.Nexthop[i] = e.leg[leg].Nexthop
+		f.Stages[i] = e.leg[leg].Stages
 	}
 	return f
 }

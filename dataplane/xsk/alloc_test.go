@@ -36,6 +36,7 @@ func TestNoAllocs(t *testing.T) {
 			received := 0
 			round := func() {
 				s.Reclaim()
+				e.pool.Free(fresh[:s.ReclaimTo(fresh)])
 				n := s.Receive(batch)
 				received += n
 				if n > 0 {
@@ -61,6 +62,7 @@ func TestNoAllocs(t *testing.T) {
 				}
 				s.Counters()
 				s.Rings()
+				s.Moved()
 				e.umem.Census()
 			}
 			// What the measured function does not count as its own: sending to it.

@@ -134,7 +134,7 @@ func (d *Device) check(u *UMEM, queue int) error {
 	switch mode := u.options.Mode; {
 	case mode == Generic && d.XDP == Copy:
 		return errors.New("its XDP program runs in the driver, not in generic mode: attach it with xdpgeneric")
-	case (mode == Copy || mode == ZeroCopy) && d.XDP == Generic:
+	case d.XDP == Generic && (mode == ZeroCopy || mode == Copy && !u.options.AnyProgram):
 		return errors.New("its XDP program runs in generic mode: attach it with xdpdrv")
 	}
 	return nil

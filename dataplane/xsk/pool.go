@@ -64,6 +64,15 @@ func (p *Pool) Free(batch []Desc) {
 	}
 }
 
+// Give moves up to n free frames to another pool of the UMEM and returns how many. Both must be the caller's.
+func (p *Pool) Give(to *Pool, n int) int {
+	left := len(p.free) - min(n, len(p.free))
+	n = len(p.free) - left
+	to.free = append(to.free, p.free[left:]...)
+	p.free = p.free[:left]
+	return n
+}
+
 // put adds the frame that starts at addr.
 func (p *Pool) put(addr uint64) {
 	n := len(p.free)

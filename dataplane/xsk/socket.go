@@ -250,6 +250,10 @@ func (s *Socket) Device() Device { return s.device }
 // Queue returns the number of the queue.
 func (s *Socket) Queue() int { return s.queue }
 
+// SetPool makes the socket the worker's whose pool that is, another one of the UMEM, from the next call on: so a
+// socket can be opened with a pool made for it while its worker goes on. The frames that it holds come to the new pool.
+func (s *Socket) SetPool(p *Pool) { s.pool = p }
+
 // FD returns the descriptor, to be put into an XSKMAP. It stays the socket's.
 func (s *Socket) FD() int { return s.fd }
 

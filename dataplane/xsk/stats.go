@@ -2,6 +2,7 @@ package xsk
 
 import (
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -62,12 +63,26 @@ type Rings struct {
 	Completion int // sent, not yet reclaimed
 }
 
-// Rings looks at all four rings. It is for the socket's worker.
+// Rings looks at all four rings. Any goroutine may, but not during Close; what it returns of a ring that moves is
+// not of one moment.
 func (s *Socket) Rings() Rings {
 	return Rings{
-		Rx:         int(s.rx.filled(s.rx.size)),
-		Tx:         int(s.tx.pending()),
-		Fill:       int(s.fill.pending()),
-		Completion: int(s.completion.filled(s.completion.size)),
+		Rx:         s.rx.level(),
+		Tx:         s.tx.level(),
+		Fill:       s.fill.level(),
+		Completion: s.completion.level(),
 	}
+}
+
+// Moved returns how many entries the consumers of the four rings have taken, modulo 2^32: a ring in which there
+// is something, and whose number stays as it is, stands still. It is for whom Rings is.
+func (s *Socket) Moved() (rx, tx, fill, completion uint32) {
+	return atomic.LoadUint32(s.rx.consumer), atomic.LoadUint32(s.tx.consumer),
+		atomic.LoadUint32(s.fill.consumer), atomic.LoadUint32(s.completion.consumer)
+}
+
+// level is how many entries are published and not taken, by what both ends say.
+func (r *ring) level() int {
+	taken := atomic.LoadUint32(r.consumer)
+	return int(min(atomic.LoadUint32(r.producer)-taken, r.size))
 }

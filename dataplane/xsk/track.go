@@ -114,13 +114,14 @@ func (t *tracker) send(d Desc, socket uint16) {
 	r.sent, r.sum = d, t.sum(d)
 }
 
-// sent notes that the kernel is done with the frame, and panics if somebody wrote to it meanwhile.
-func (t *tracker) sent(addr uint64, socket uint16) {
+// sent notes that the kernel is done with the frame, which goes to some place, and panics if somebody wrote to it
+// meanwhile.
+func (t *tracker) sent(addr uint64, to place, socket uint16) {
 	r := t.record(addr)
 	if r.place == placeSend && t.sum(r.sent) != r.sum {
 		t.fail(addr, "was written to after Transmit")
 	}
-	t.move(addr, placeSend, placeFree, socket)
+	t.move(addr, placeSend, to, socket)
 }
 
 // leave notes that the socket that had the frame is closed.

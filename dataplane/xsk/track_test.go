@@ -53,7 +53,7 @@ func TestTrackerRefuses(t *testing.T) {
 			d := take(tr, 2)
 			tr.send(d, 3)
 			tr.frame(d.Addr)[256+59]++
-			tr.sent(d.Addr, 3)
+			tr.sent(d.Addr, placeFree, 3)
 		}, []string{"frame 2", "was written to after Transmit"}},
 		{"written to after Free", func(tr *tracker) {
 			d := take(tr, 2)
@@ -122,7 +122,7 @@ func TestTrackerAllowsARound(t *testing.T) {
 		d := Desc{Addr: 256, Len: 8}
 		tr.look(d)
 		tr.send(d, 2)
-		tr.sent(d.Addr, 2)
+		tr.sent(d.Addr, placeFree, 2)
 	}
 	tr.move(0, placeFree, placeFill, 1)
 	tr.leave(0, 1)

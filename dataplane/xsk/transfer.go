@@ -23,7 +23,7 @@ func (s *Socket) Reclaim() int {
 		}
 		*holder = 0
 		if debug {
-			s.umem.track.sent(addr, s.id)
+			s.umem.track.sent(addr, placeFree, s.id)
 		}
 		s.pool.put(s.umem.start(addr))
 	}
@@ -31,6 +31,34 @@ func (s *Socket) Reclaim() int {
 	s.counters.TxSpurious += uint64(spurious)
 	s.counters.TxCompleted += uint64(n - spurious)
 	return int(n - spurious)
+}
+
+// ReclaimTo is Reclaim for a worker that asks what has been sent: it moves frames to the caller instead of the
+// pool, as many as batch is long or there are, in the order in which the kernel has completed them, and
+// returns how many. Of each descriptor only Addr is meant, which is that of the packet's first byte in the frame.
+func (s *Socket) ReclaimTo(batch []Desc) int {
+	r := &s.completion
+	have := r.filled(uint32(len(batch)))
+	read, n := uint32(0), 0
+	for ; read < have && n < len(batch); read++ {
+		addr := r.addr[(r.cons+read)&r.mask]
+		holder := &s.holder[addr>>s.shift]
+		if *holder != s.id {
+			s.counters.TxSpurious++ // as in Reclaim
+			continue
+		}
+		*holder = 0
+		if debug {
+			s.umem.track.sent(addr, placeCaller, s.id)
+		}
+		batch[n] = Desc{Addr: addr}
+		n++
+	}
+	if read > 0 {
+		r.release(read)
+		s.counters.TxCompleted += uint64(n)
+	}
+	return n
 }
 
 // Receive moves up to len(batch) descriptors of arrived packets to the caller and returns how many. A

@@ -28,6 +28,8 @@ type UMEMOptions struct {
 	// Mode is that of all sockets, since the kernel lets the first bind of a UMEM choose for those that
 	// share it. Any settles with the first socket that is opened.
 	Mode Mode
+	// AnyProgram lets sockets of mode Copy stand also on devices whose XDP program runs in generic mode.
+	AnyProgram bool
 	// MultiBuffer lets a packet span frames, so that it may be longer than one (Linux 6.6). The XDP program
 	// must take such packets too (BPF_F_XDP_HAS_FRAGS).
 	MultiBuffer bool

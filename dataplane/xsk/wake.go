@@ -90,7 +90,7 @@ const (
 // A Poller waits for any of some sockets, of one worker. Make it once: waiting allocates nothing.
 type Poller struct {
 	fds     []unix.PollFd
-	sockets []*Socket
+	sockets []*Socket // nil for what AddFD added
 	timeout unix.Timespec
 }
 
@@ -104,6 +104,12 @@ func (p *Poller) Add(s *Socket, e Events) {
 		fd.Events |= unix.POLLOUT
 	}
 	p.fds, p.sockets = append(p.fds, fd), append(p.sockets, s)
+}
+
+// AddFD makes the poller wait also until another descriptor can be read, as an eventfd by which other threads
+// wake this one.
+func (p *Poller) AddFD(fd int) {
+	p.fds, p.sockets = append(p.fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}), append(p.sockets, nil)
 }
 
 // Remove takes the socket out.
@@ -132,7 +138,9 @@ func (p *Poller) Wait(timeout time.Duration) (int, error) {
 		n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(p.fds))), uintptr(len(p.fds)),
 			uintptr(unsafe.Pointer(limit)), 0, 0, 0)
 		for _, s := range p.sockets {
-			s.counters.Waits++
+			if s != nil {
+				s.counters.Waits++
+			}
 		}
 		switch errno {
 		case 0:

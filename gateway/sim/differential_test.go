@@ -43,7 +43,7 @@ func TestThreeReadings(t *testing.T) {
 }
 
 // unreachable are the reasons that traffic of a stream cannot meet: those of full tables, of tags that
-// drivers hide, of the kernel's own path, and of flows and generations that change under a packet.
+// drivers hide, of the kernel's own path, of workers, and of flows and generations that change under a packet.
 var unreachable = map[bpf.XDPReason]bool{
 	bpf.XDPReasonREASON_NONE:               true,
 	bpf.XDPReasonREASON_FLOW_TABLE_FULL:    true,
@@ -54,6 +54,9 @@ var unreachable = map[bpf.XDPReason]bool{
 	bpf.XDPReasonREASON_GENERATION_ABSENT:  true,
 	bpf.XDPReasonREASON_INTERNAL:           true,
 	bpf.XDPReasonREASON_EGRESS_DOWN:        true,
+	bpf.XDPReasonREASON_EGRESS_FULL:        true,
+	bpf.XDPReasonREASON_WORKER_FULL:        true,
+	bpf.XDPReasonREASON_WORKER_ABSENT:      true,
 }
 
 // covered asks for 100 packets of each reason in a million, and for 20 of each rule. One rule in a
@@ -102,6 +105,7 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 				}
 			}()
 		default:
+			s.cfg.ForceStages = forced(p.New)
 			if err := s.Publish(compileFor(t, &st.World, p.New, s.Policy().Identities)); err != nil {
 				t.Fatal(err)
 			}
@@ -172,7 +176,7 @@ func (s *Sim) counted(t *testing.T, rule uint32) (sum bpf.XDPFlowCount) {
 // gatewayOf is the stream's gateway. No flow ends by its time-out: the oracle knows none.
 func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Policy) Config {
 	t.Helper()
-	cfg := Config{Policy: compileFor(t, w, policy, nil), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes}
+	cfg := Config{Policy: compileFor(t, w, policy, nil), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes, ForceStages: forced(policy)}
 	for _, p := range w.Ports {
 		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU})
 	}
@@ -185,6 +189,14 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	}
 	cfg.Timeouts = flowtable.UniformTimeouts(flowtable.TimeoutTicks(20 * 24 * time.Hour))
 	return cfg
+}
+
+// forced are the stages that the configuration wants of all flows under a policy.
+func forced(policy *traffic.Policy) uint8 {
+	if policy.Worked {
+		return bpf.StageForward
+	}
+	return 0
 }
 
 // compileFor compiles a policy that follows another, whose identities it keeps; nil: it is the first.
@@ -216,6 +228,9 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string
 	}
 	if want.Reason == "" && (got.Out != want.Out || !bytes.Equal(got.Frame, want.Frame)) {
 		return fmt.Sprintf("out by %q:\n%x\nwant %q:\n%x", got.Out, got.Frame, want.Out, want.Frame)
+	}
+	if worker := got.Tier == "worker"; worker != want.Worker {
+		return fmt.Sprintf("%v by tier %q, want by a worker: %v", got.Verdict, got.Tier, want.Worker)
 	}
 	var parsed packet.Parsed
 	decoded := parsed.Decode(p.Frame) == packet.OK

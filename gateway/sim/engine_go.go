@@ -22,6 +22,7 @@ func newGoEngine(s *Sim, acl *flowtable.ACL) (*goEngine, error) {
 	cfg := flowtable.Config{
 		VLANZones: make(map[uint32]uint8), Ethertypes: s.cfg.Ethertypes, MACs: identities(s.policy), Nexthops: s.hops,
 		Table: table, Fragments: int(s.sizes.FragmentGroups), Epoch: s.epoch, Classifier: acl, Rules: len(s.policy.Rules) - 1,
+		Stages: s.stages(),
 	}
 	for _, at := range s.byID {
 		cfg.Ports = append(cfg.Ports, at.entry)
@@ -40,13 +41,14 @@ func (e *goEngine) process(now uint64, ifindex uint32, frame []byte, route flowt
 	r := e.executor.Process(now, ifindex, frame, route, e.answer[:])
 	return outcome{
 		verdict: verdicts[r.Verdict], reason: r.Reason, rule: r.Rule, action: r.Action,
-		pass: r.Pass, nexthop: r.Nexthop, frame: r.Frame,
+		pass: r.Pass, nexthop: r.Nexthop, stages: r.Stages, frame: r.Frame,
 	}, nil
 }
 
 var verdicts = [...]Verdict{flowtable.Drop: Drop, flowtable.Pass: Pass, flowtable.Forward: Forward, flowtable.Answer: Answer}
 
-func (e *goEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL) error {
+func (e *goEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL, stages flowtable.Stages) error {
+	e.executor.SetStages(stages)
 	e.executor.Publish(epoch, acl, len(policy.Rules)-1)
 	return nil
 }

@@ -67,7 +67,7 @@ func newXDPEngine(s *Sim, options dataplane.Options, acl *flowtable.ACL) (e *xdp
 	if err = e.place(s); err != nil {
 		return e, err
 	}
-	if err = e.publish(s.epoch, s.policy, acl); err != nil {
+	if err = e.publish(s.epoch, s.policy, acl, s.stages()); err != nil {
 		return e, err
 	}
 	e.sim = e.plane.Sim()
@@ -108,8 +108,15 @@ func (e *xdpEngine) place(s *Sim) error {
 	return nil
 }
 
-func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL) error {
-	err := e.plane.Publish(dataplane.Generation{Epoch: epoch, ACL: acl, Rules: len(policy.Rules) - 1, MACs: identities(policy)})
+func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL, stages flowtable.Stages) error {
+	works := make(map[uint32]dataplane.RuleWork)
+	for rule, bits := range stages.Rules {
+		works[rule] = dataplane.RuleWork{Stages: bits}
+	}
+	err := e.plane.Publish(dataplane.Generation{
+		Epoch: epoch, ACL: acl, Rules: len(policy.Rules) - 1, MACs: identities(policy),
+		Workers: stages.Force != 0 || len(works) > 0, ForceStages: stages.Force, Works: works,
+	})
 	if err != nil {
 		return err
 	}
@@ -135,7 +142,7 @@ func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flow
 	r := &e.sim.Result
 	out := outcome{
 		reason: bpf.XDPReason(r.Reason), rule: r.Rule, action: bpf.XDPAction(r.Action),
-		pass: uint8(r.Pass), nexthop: r.Nexthop,
+		pass: uint8(r.Pass), nexthop: r.Nexthop, stages: uint8(r.Stages),
 	}
 	switch {
 	case verdict == xdpTX:

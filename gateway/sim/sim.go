@@ -28,6 +28,7 @@ type Config struct {
 	FlowsMax      int         // entries of both families; 0 = 65,536
 	HalfOpenShare float64     // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
 	Timeouts      flowtable.Timeouts
+	ForceStages   uint8  // stages of every flow, but for those of the host: bits bpf.StageForward and so on
 	Seed          uint64 // of the flow hash; 0 = a fixed one, so that runs are alike
 	// Tolerant allows what the packet path refuses although its addresses and ports can be read:
 	// segments without a connection, loopback addresses, wrong checksums. Result.Tolerated says why a
@@ -98,7 +99,7 @@ type Sim struct {
 type engine interface {
 	// process decides about frame, whose bytes it may change and whose capacity leaves room for a tag.
 	process(now uint64, ifindex uint32, frame []byte, route flowtable.Route) (outcome, error)
-	publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL) error
+	publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL, stages flowtable.Stages) error
 	table() *flowtable.Table
 	age(now uint32, timeouts *flowtable.Timeouts) error
 	close() error
@@ -112,6 +113,7 @@ type outcome struct {
 	action  bpf.XDPAction
 	pass    uint8 // 1 + pass cause, 0 = not passed
 	nexthop uint32
+	stages  uint8  // that a worker would lead it through; 0 = it needs none
 	frame   []byte // valid iff verdict is Forward or Answer
 }
 
@@ -181,12 +183,17 @@ func (s *Sim) Publish(policy *firewall.Compiled) error {
 	if err != nil {
 		return fmt.Errorf("publish policy: %w", err)
 	}
-	if err := s.engine.publish(s.epoch+1, policy, acl); err != nil {
+	if err := s.engine.publish(s.epoch+1, policy, acl, s.stages()); err != nil {
 		return fmt.Errorf("publish policy: %w", err)
 	}
 	s.epoch++
 	s.policy = policy
 	return nil
+}
+
+// stages are what a policy and the configuration ask of workers.
+func (s *Sim) stages() flowtable.Stages {
+	return flowtable.Stages{Force: s.cfg.ForceStages}
 }
 
 // Packet decides about a frame that arrives at now, in ns of any clock, by the port of this name. The
@@ -218,6 +225,9 @@ func (s *Sim) Packet(now uint64, port string, frame []byte) (Result, error) {
 
 func (s *Sim) result(at *placed, frame []byte, out *outcome) Result {
 	r := Result{Verdict: out.verdict, Reason: out.reason, RuleID: out.rule, Action: out.action, Tier: "xdp"}
+	if out.stages != 0 {
+		r.Tier = "worker"
+	}
 	if int(out.rule) >= len(s.policy.Rules) {
 		r.RuleID = 0 // of a policy before
 	}

@@ -1,6 +1,10 @@
 package oracle
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/softdpu/softdpu/firewall"
+)
 
 // State is a flow's state by its name.
 type State string
@@ -40,6 +44,7 @@ type flow struct {
 	epoch     int
 	revoked   bool
 	midstream bool
+	worked    bool // its packets go to a worker: there is none here that would let them go
 	state     State
 	opener    leg
 	other     leg
@@ -66,6 +71,7 @@ func (o *Oracle) find(k key) (f *flow, opener bool) {
 // open puts a new flow in the place of an old one of the same ends.
 func (o *Oracle) open(p *packet, op Opening, j Judgement) *flow {
 	f := &flow{opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
+	o.employ(f)
 	if p.proto == protoTCP {
 		f.openTCP(&p.tcp)
 	}
@@ -130,8 +136,17 @@ func (o *Oracle) rejudge(f *flow, query uint16) []string {
 	f.epoch, f.revoked = o.epoch, j.Reason != ""
 	if !f.revoked {
 		f.rule = j.Rule
+		o.employ(f)
 	}
 	return j.Audit
+}
+
+// employ gives a flow that is allowed to a worker, if section 14 asks for that. One that has it keeps it
+// until it is done.
+func (o *Oracle) employ(f *flow) {
+	if o.worked && f.opening.From != firewall.NameHost && f.opening.To != firewall.NameHost {
+		f.worked = true
+	}
 }
 
 // leave is step 5: where the packet goes, and whether the flow may go there.
@@ -154,6 +169,7 @@ func (o *Oracle) leave(p *packet, f *flow, fromOpener bool, query uint16) (h hop
 		return h, j.Audit, "policy-revoked"
 	}
 	f.rule = j.Rule
+	o.employ(f)
 	return h, j.Audit, ""
 }
 

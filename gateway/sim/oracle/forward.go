@@ -18,6 +18,7 @@ func forward(p *packet, f *flow, h hop, cause string) Verdict {
 	case !h.peer:
 		v.Frame = p.routed(h)
 	}
+	v.Worker = cause == "" && f.worked
 	return v
 }
 

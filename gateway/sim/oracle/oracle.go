@@ -13,6 +13,7 @@ type Oracle struct {
 	policy     *firewall.Policy
 	world      World
 	management []firewall.ServiceMatch
+	worked     bool
 	epoch      int
 	flows      map[key]*flow // in the opener's direction
 	datagrams  map[datagramKey]*datagram
@@ -42,6 +43,10 @@ func (o *Oracle) SetPolicy(policy *firewall.Policy) error {
 	return nil
 }
 
+// ForceWorker says whether the configuration leads every flow through a worker, as a new Oracle's does not.
+// Flows that are there learn of it when they are judged again.
+func (o *Oracle) ForceWorker(all bool) { o.worked = all }
+
 // Flows returns how many flows there are.
 func (o *Oracle) Flows() int { return len(o.flows) }
 
@@ -61,6 +66,7 @@ type Verdict struct {
 	Out     string   // port that it leaves by, now or by the kernel; "host" if it is for the gateway
 	Pass    string   // why it goes to the kernel, kebab-case
 	State   State    // of its flow afterwards; "" if it has none
+	Worker  bool     // a worker has it on its way to the port
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
 	Beside  []string // built-in rules that it counts on, beside its flow's if it has one

@@ -14,6 +14,7 @@ import (
 type Policy struct {
 	Text   string
 	Parsed *firewall.Policy
+	Worked bool // the configuration beside it leads every flow through a worker
 }
 
 // author writes policies about one layout.

@@ -98,6 +98,7 @@ func (s *Stream) change() error {
 	if err != nil {
 		return err
 	}
+	p.Worked = (s.Seed+uint64(s.index/changeEvery))%2 == 0
 	s.policy, s.rules, s.found, s.fresh = p, rules, found, true
 	s.prefix = fmt.Sprintf("%d/", s.index)
 	s.byRule, s.ruleNames = make(map[string][]int), nil
@@ -111,9 +112,12 @@ func (s *Stream) change() error {
 		}
 	}
 	if s.oracle == nil {
-		s.oracle, err = oracle.New(p.Parsed, s.World)
+		if s.oracle, err = oracle.New(p.Parsed, s.World); err == nil {
+			s.oracle.ForceWorker(p.Worked)
+		}
 		return err
 	}
+	s.oracle.ForceWorker(p.Worked)
 	return s.oracle.SetPolicy(p.Parsed)
 }
 

@@ -1,0 +1,373 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/softdpu/softdpu/dataplane/xsk"
+)
+
+// earlierKey and history are what earlier sockets of a queue have counted.
+type earlierKey struct {
+	port, queue, index int
+}
+
+func keyOf(s *seat) earlierKey { return earlierKey{int(s.port.ID), s.queue, s.port.Index} }
+
+type history struct {
+	counts seatCounts
+	kernel xsk.Stats
+}
+
+// How long a socket that closes is waited for.
+const (
+	// underWay is how long a packet may take from XDP to its socket's ring: the kernel delivers at the end of a
+	// poll of the device.
+	underWay = 5 * time.Millisecond
+	// drainLimit is how long packets of a port that goes may take to leave. Its worker does nothing else meanwhile.
+	drainLimit = 20 * time.Millisecond
+	// letGo is how long the kernel may take to let go of a queue: some 20 ms where the device still is.
+	letGo = 2 * time.Second
+)
+
+func (c *Crew) inspect(p Port) (d xsk.Device, err error) {
+	err = c.options.In(func() (err error) {
+		d, err = xsk.Inspect(p.Device)
+		return err
+	})
+	if err == nil && d.Index != p.Index {
+		err = fmt.Errorf("device %s is interface %d, and was %d", p.Device, d.Index, p.Index)
+	}
+	return d, err
+}
+
+// open opens sockets on all queues of a port, or on none. c.memory is there.
+func (c *Crew) open(p Port) (seats []*seat, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.closeUnused(seats))
+			seats = nil
+		}
+	}()
+	d, err := c.inspect(p)
+	if err != nil {
+		return nil, absent{err}
+	}
+	queues := max(1, d.Queues)
+	if queues > queueMax {
+		c.logOnce(fmt.Sprintf("port %s has %d queues, of which workers serve the first %d: what arrives on others and needs a worker is dropped", p.Name, queues, queueMax))
+		queues = queueMax
+	}
+	if (int(p.ID)+1)*queueMax > len(c.options.Tables.Queues) {
+		return nil, fmt.Errorf("its number is %d, and there are records of %d", p.ID, len(c.options.Tables.Queues)/queueMax)
+	}
+	for q := range queues {
+		s, err := c.openQueue(p, q)
+		if err != nil {
+			return seats, err
+		}
+		seats = append(seats, s)
+	}
+	return seats, nil
+}
+
+// openQueue opens a socket on one queue of a port, with a pool made for it.
+func (c *Crew) openQueue(p Port, q int) (*seat, error) {
+	s := c.newSeat(p, q)
+	s.share = min(2*c.options.Ring, c.memory.umem.Census().Spare)
+	if s.share < batchSize {
+		return nil, absent{fmt.Errorf("no frames are left for queue %d: the packet memory has %d: give it more", q, c.memory.umem.Frames())}
+	}
+	var err error
+	if s.pool, err = c.memory.umem.NewPool(s.share); err != nil {
+		return nil, err
+	}
+	if err := c.openSocket(s, s.pool); err != nil {
+		return nil, errors.Join(err, c.closeUnused([]*seat{s}))
+	}
+	return s, nil
+}
+
+func (c *Crew) newSeat(p Port, q int) *seat {
+	return &seat{port: p, queue: q, worker: q % len(c.workers),
+		record: &c.options.Tables.Queues[int(p.ID)*queueMax+q], published: make(published, seatCounters)}
+}
+
+// openSocket opens the socket of a seat.
+func (c *Crew) openSocket(s *seat, pool *xsk.Pool) error {
+	r := c.options.Ring
+	err := c.options.In(func() (err error) {
+		s.socket, err = xsk.Open(c.memory.umem, pool, s.port.Device, s.queue,
+			xsk.SocketOptions{Rx: r, Tx: r, Fill: r, Completion: r, BusyPoll: c.options.BusyPoll})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if at := s.socket.Device().Index; at != s.port.Index {
+		return absent{fmt.Errorf("device %s is interface %d, and was %d", s.port.Device, at, s.port.Index)}
+	}
+	return nil
+}
+
+// closeUnused closes sockets that no worker has.
+func (c *Crew) closeUnused(seats []*seat) error {
+	var errs []error
+	for _, s := range seats {
+		if s.socket != nil {
+			errs = append(errs, s.socket.Close())
+		}
+		if s.pool != nil {
+			s.pool.Close()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// seat gives sockets to their workers, and then XDP leave to send to them.
+func (c *Crew) seat(seats []*seat) error {
+	for i, s := range seats {
+		w := c.workers[s.worker]
+		err := c.ask(w, func() {
+			if s.pool != nil {
+				s.pool.Give(w.pool, s.pool.Len())
+				s.socket.SetPool(w.pool)
+			}
+			s.taken = atomic.LoadUint32(&s.record.Sent) - atomic.LoadUint32(&s.record.Lost)
+			tick := nowTick()
+			s.record.Worker = w.id + 1
+			atomic.StoreUint32(&s.record.Taken, s.taken)
+			atomic.StoreUint32(&s.record.Beat, tick)
+			w.seats = append(w.seats, s)
+			w.poller.Add(s.socket, xsk.Readable)
+		})
+		if err != nil {
+			return errors.Join(fmt.Errorf("port %s: %w", s.port.Name, err), c.closeUnused(seats[i:]))
+		}
+		if s.pool != nil {
+			s.pool.Close() // it is empty
+			s.pool = nil
+		}
+		c.seats = append(c.seats, s)
+	}
+	if err := c.routes(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range seats {
+		c.live[s.port.ID].Store(uint32(s.port.Index))
+		if err := c.options.Tables.Sockets.Put(c.number(s), uint32(s.socket.FD())); err != nil {
+			errs = append(errs, fmt.Errorf("let XDP send to port %s queue %d: %w", s.port.Name, s.queue, err))
+			continue
+		}
+		atomic.StoreUint32(&s.record.Size, uint32(min(c.options.Ring, s.socket.Rings().Fill)))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Crew) number(s *seat) uint32 { return uint32(s.port.ID)*queueMax + uint32(s.queue) }
+
+// shut has XDP send nothing more to a seat.
+func (c *Crew) shut(s *seat) {
+	atomic.StoreUint32(&s.record.Size, 0)
+	if err := c.options.Tables.Sockets.Delete(c.number(s)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		c.logOnce(fmt.Sprintf("port %s queue %d: the socket is not taken from XDP: %v", s.port.Name, s.queue, err))
+	}
+}
+
+// routes tells each worker by which sockets, or through whom, packets leave.
+func (c *Crew) routes() error {
+	var errs []error
+	for _, w := range c.workers {
+		var table [portIDs]*egress
+		for _, s := range c.seats {
+			if table[s.port.ID] == nil {
+				table[s.port.ID] = c.egress(w, s.port.ID)
+			}
+		}
+		errs = append(errs, c.ask(w, func() {
+			w.flushAll()
+			w.egress = table
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// egress returns how a worker sends to a port: on the queue of its own number if there is one.
+func (c *Crew) egress(w *worker, port uint8) *egress {
+	var all []*seat
+	for _, s := range c.seats {
+		if s.port.ID == port {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *seat) int { return a.queue - b.queue })
+	for _, s := range all {
+		if s.worker == int(w.id) {
+			return &egress{port: port, seat: s}
+		}
+	}
+	return &egress{port: port, via: all[int(w.id)%len(all)].worker}
+}
+
+// remove takes seats from their workers, closes their sockets and takes back their frames. c.mu is held.
+func (c *Crew) remove(seats []*seat) error {
+	if len(seats) == 0 {
+		return nil
+	}
+	left, err := c.vacate(seats, true)
+	return errors.Join(err, c.recover(left))
+}
+
+// vacate takes seats from their workers, drained if that is asked for, and closes their sockets. It returns those
+// of which this is done.
+func (c *Crew) vacate(seats []*seat, drain bool) (left []*seat, err error) {
+	for _, s := range seats {
+		c.shut(s)
+	}
+	if drain {
+		time.Sleep(underWay)
+	}
+	var errs []error
+	for _, s := range seats {
+		w := c.workers[s.worker]
+		err := c.ask(w, func() {
+			if drain {
+				w.drain(s)
+			}
+			w.detach(s)
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("port %s: %w", s.port.Name, err))
+			continue
+		}
+		left = append(left, s)
+		c.seats = slices.DeleteFunc(c.seats, func(o *seat) bool { return o == s })
+	}
+	errs = append(errs, c.routes())
+	for _, s := range left {
+		errs = append(errs, c.close(s))
+	}
+	return left, errors.Join(errs...)
+}
+
+// drain gives packets that are with one socket a short time to leave. It is the worker's.
+func (w *worker) drain(s *seat) {
+	for end := time.Now().Add(drainLimit); time.Now().Before(end); {
+		w.round()
+		k := s.socket.Counters()
+		if s.broken.Load() || s.socket.Rings().Rx == 0 && k.TxFrames == k.TxCompleted {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// detach forgets a seat. It is the worker's.
+func (w *worker) detach(s *seat) {
+	w.flushAll()
+	if e := w.egress[s.port.ID]; e != nil && e.seat == s {
+		w.egress[s.port.ID] = nil
+	}
+	w.seats = slices.DeleteFunc(w.seats, func(o *seat) bool { return o == s })
+	w.poller.Remove(s.socket)
+	s.publish()
+}
+
+// close closes the socket of a seat that no worker has any more. What waited in its rx ring is counted.
+func (c *Crew) close(s *seat) error {
+	w := c.workers[s.worker]
+	key := keyOf(s)
+	h := c.earlier[key]
+	if h == nil {
+		h = &history{}
+		c.earlier[key] = h
+	}
+	h.counts.load(s.published)
+	if k, err := s.socket.Stats(); err == nil {
+		h.kernel = addStats(h.kernel, k)
+	}
+	w.lateAbsent.Add(uint64(s.socket.Rings().Rx))
+	err := s.socket.Close()
+	all := atomic.LoadUint32(&s.record.Sent) - atomic.LoadUint32(&s.record.Lost)
+	atomic.StoreUint32(&s.record.Taken, all)
+	return err
+}
+
+// recover waits until the kernel has let go of the frames of closed sockets, gives those of other workers back to
+// them, and what came with the seats back to the memory.
+func (c *Crew) recover(seats []*seat) error {
+	u := c.memory.umem
+	pool, err := u.NewPool(0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	for end := time.Now().Add(letGo); ; time.Sleep(2 * time.Millisecond) {
+		err := c.options.In(func() error { _, err := u.Recover(pool); return err })
+		if err != nil {
+			return err
+		}
+		if u.Census().Closed == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			c.logOnce("the kernel holds frames of a socket that is closed: they are taken back when it lets go")
+			break
+		}
+	}
+	// Those of others go back to them. What comes back of a packet that was to be sent is a packet lost.
+	descs := make([]xsk.Desc, pool.Len())
+	pool.Alloc(descs)
+	others := make([][]xsk.Desc, len(c.workers))
+	kept := descs[:0]
+	for _, d := range descs {
+		f := &c.memory.frames[c.memory.index(d)]
+		if f.place == frameSent {
+			if f.last {
+				c.workers[f.by].lateDown.Add(1)
+			}
+			if f.by != f.owner {
+				others[f.owner] = append(others[f.owner], d)
+				continue
+			}
+		}
+		f.place = frameFree
+		kept = append(kept, d)
+	}
+	pool.Free(kept)
+	var errs []error
+	shares, all := make([]int, len(c.workers)), 0
+	for _, s := range seats {
+		shares[s.worker] += s.share
+		all += s.share
+	}
+	for i, w := range c.workers {
+		back, more := others[i], 0
+		if all > len(kept) {
+			more = shares[i] * (all - len(kept)) / all
+		}
+		if len(back) == 0 && more == 0 {
+			continue
+		}
+		errs = append(errs, c.ask(w, func() {
+			for _, d := range back {
+				w.frame(d).place = frameFree
+			}
+			w.pool.Free(back)
+			w.away -= len(back)
+			w.pool.Give(pool, more)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+func addStats(a, b xsk.Stats) xsk.Stats {
+	return xsk.Stats{RxDropped: a.RxDropped + b.RxDropped, RxInvalid: a.RxInvalid + b.RxInvalid, TxInvalid: a.TxInvalid + b.TxInvalid,
+		RxRingFull: a.RxRingFull + b.RxRingFull, FillEmpty: a.FillEmpty + b.FillEmpty, TxRingEmpty: a.TxRingEmpty + b.TxRingEmpty}
+}

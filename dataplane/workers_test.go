@@ -1,0 +1,212 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/worker"
+	"github.com/softdpu/softdpu/testenv"
+)
+
+// workerCounts sums up what all workers have counted.
+func workerCounts(t *testing.T, p *Plane) (c worker.WorkerStatus) {
+	t.Helper()
+	s, ok := p.Workers()
+	if !ok {
+		t.Fatal("there are no workers")
+	}
+	c.Drops = make(map[string]uint64)
+	for _, w := range s.Workers {
+		c.Packets, c.Sent, c.HandedOver = c.Packets+w.Packets, c.Sent+w.Sent, c.HandedOver+w.HandedOver
+		c.Mirrored, c.MovedUp, c.Restarts = c.Mirrored+w.Mirrored, c.MovedUp+w.MovedUp, c.Restarts+w.Restarts
+		for reason, n := range w.Drops {
+			c.Drops[reason] += n
+		}
+		c.Queues = append(c.Queues, w.Queues...)
+	}
+	return c
+}
+
+// TestWorkers leads all flows of a gateway through workers: bulk TCP arrives whole, a device goes and comes back, and
+// a policy of another kind moves flows up. Without workers nothing passes that needs one.
+func TestWorkers(t *testing.T) {
+	lab := testenv.New(t, "client-server", testenv.Options{Queues: 2, MTU: 9000})
+	g := &gateway{lab, lab.Must(t, testenv.Gateway)}
+	p := g.kept(t, thisKernel, Options{Ports: routed()})
+	stop := follow(t, p)
+	defer func() {
+		stop()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := p.Publish(Generation{Epoch: 2, ACL: allowAll(t), Rules: 1, Workers: true, ForceStages: bpf.StageForward}); err != nil {
+		t.Fatal(err)
+	}
+	options := WorkerOptions{Ring: 1024, Log: func(text string) { t.Log(text) }}
+	if err := p.StartWorkers(options); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartWorkers(options); err == nil {
+		t.Error("workers start twice")
+	}
+	client, server := lab.Must(t, "client"), lab.Must(t, "server")
+	ping := func(ip string) error {
+		r, err := client.Ping(t.Context(), netip.MustParseAddr(ip), testenv.PingOptions{Timeout: 200 * time.Millisecond})
+		if err == nil && r.Received == 0 {
+			reasons, _ := p.Reasons()
+			err = fmt.Errorf("no answer from %s: %+v", ip, reasons)
+		}
+		return err
+	}
+	answers := func() {
+		t.Helper()
+		for _, ip := range []string{"10.10.2.2", "fd10:2::2"} {
+			testenv.Eventually(t, 15*time.Second, func() error { return ping(ip) })
+		}
+	}
+	answers()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for i, address := range []string{"10.10.2.2", "fd10:2::2"} {
+		sink, err := server.ServeSink(ctx, netip.AddrPortFrom(netip.MustParseAddr(address), 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := workerCounts(t, p)
+		if _, err := client.SendTo(ctx, sink.Addr(), 32<<20, uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+		sink.Close()
+		testenv.Eventually(t, 5*time.Second, func() error {
+			after := workerCounts(t, p)
+			if n := after.Packets - before.Packets; n < 32<<20/9000 {
+				return fmt.Errorf("%d packets went through workers", n)
+			}
+			for _, q := range after.Queues {
+				if q.Sent-q.Taken-q.Lost != 0 {
+					return fmt.Errorf("%s queue %d: %d sent, %d taken, %d lost", q.Port, q.Queue, q.Sent, q.Taken, q.Lost)
+				}
+			}
+			return nil
+		})
+	}
+
+	u, err := lab.Unplug(testenv.Gateway, "wan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := func(want int) {
+		t.Helper()
+		testenv.Eventually(t, 15*time.Second, func() error {
+			if c := workerCounts(t, p); len(c.Queues) != want {
+				return fmt.Errorf("%d queues are served", len(c.Queues))
+			}
+			return nil
+		})
+	}
+	served(2)
+	if err := u.Replug(); err != nil {
+		t.Fatal(err)
+	}
+	served(4)
+	answers()
+
+	// A flow whose first packets are copied goes on without workers then.
+	g3 := Generation{Epoch: 3, ACL: allowAll(t), Rules: 1, Workers: true,
+		Works: map[uint32]RuleWork{1: {Stages: bpf.StageMirror, Mirror: "lan0", MirrorPackets: 4}}}
+	if err := p.Publish(g3); err != nil {
+		t.Fatal(err)
+	}
+	echo, err := server.ServeEcho(ctx, netip.MustParseAddrPort("10.10.2.2:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	c, err := client.Dial(ctx, "udp", echo.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	exchange := func() error {
+		b := make([]byte, 100)
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			return err
+		}
+		_, err := c.Read(b)
+		return err
+	}
+	before := workerCounts(t, p)
+	for range 10 {
+		if err := exchange(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What was sent is known to have left some time after it has.
+	testenv.Eventually(t, 15*time.Second, func() error {
+		last := workerCounts(t, p)
+		for range 5 {
+			if err := exchange(); err != nil {
+				return err
+			}
+		}
+		time.Sleep(30 * time.Millisecond) // so that what they have counted is published
+		if now := workerCounts(t, p); now.Packets != last.Packets {
+			return fmt.Errorf("%d packets went through workers", now.Packets-last.Packets)
+		}
+		return nil
+	})
+	after := workerCounts(t, p)
+	if up, copies := after.MovedUp-before.MovedUp, after.Mirrored-before.Mirrored; up == 0 || copies < 4 {
+		t.Errorf("%d flows moved up, %d packets were copied", up, copies)
+	}
+	if after.Restarts != 0 {
+		t.Errorf("%d restarts", after.Restarts)
+	}
+
+	// Fail closed.
+	if err := p.Publish(Generation{Epoch: 4, ACL: allowAll(t), Rules: 1, Workers: true, ForceStages: bpf.StageForward}); err != nil {
+		t.Fatal(err)
+	}
+	answers()
+	if err := p.StopWorkers(); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := p.Workers(); ok {
+		t.Error("there are workers still")
+	}
+	if err := ping("10.10.2.2"); err == nil {
+		t.Error("a packet that needs a worker passes without one")
+	}
+	testenv.Eventually(t, 5*time.Second, func() error {
+		reasons, err := p.Reasons()
+		if err == nil && reasons[bpf.XDPReasonREASON_WORKER_ABSENT].Packets == 0 {
+			err = errors.New("the drop has another name")
+		}
+		return err
+	})
+	if err := p.StartWorkers(options); err != nil {
+		t.Fatal(err)
+	}
+	answers()
+
+	// Ports that change.
+	if _, err := p.Change(routed()[:1], Generation{Epoch: 5, ACL: allowAll(t), Rules: 1, Workers: true}, Mover{}); err != nil {
+		t.Fatal(err)
+	}
+	served(2)
+	if _, err := p.Change(routed(), Generation{Epoch: 6, ACL: allowAll(t), Rules: 1, Workers: true, ForceStages: bpf.StageForward}, Mover{}); err != nil {
+		t.Fatal(err)
+	}
+	served(4)
+	answers()
+}
