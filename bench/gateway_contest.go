@@ -69,9 +69,12 @@ func (f *wiresForwarder) close() error {
 	return errors.Join(err, f.wires.close())
 }
 
-// kernel forwards itself, under a rule set.
+// kernel forwards itself, under a rule set if it is not "".
 func kernel(name, rules string) *contestant {
-	config := "sysctl net.ipv4.ip_forward=1; ethtool -K lan gro on; nft -f -, with:\n" + rules
+	config := "sysctl net.ipv4.ip_forward=1; ethtool -K lan gro on; ethtool -K wan gro on"
+	if rules != "" {
+		config += "; nft -f -, with:\n" + rules
+	}
 	return &contestant{name: name, config: config, start: func(c *contestant) (forwarder, error) {
 		w, err := newWires(c.prefix)
 		if err != nil {
@@ -84,7 +87,7 @@ func kernel(name, rules string) *contestant {
 			}
 			return groOn("lan", "wan")
 		})
-		if err == nil {
+		if err == nil && rules != "" {
 			err = nft(w, rules)
 		}
 		if err != nil {

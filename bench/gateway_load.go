@@ -37,6 +37,23 @@ type load struct {
 const flightWindow = 128
 
 func startLoad(prefix string, c *contestant) (l *load, err error) {
+	if l, err = newLoad(prefix, c); err != nil {
+		return nil, err
+	}
+	if err = l.server.Do(l.attachSink); err == nil {
+		err = l.client.Do(l.loadGenerator)
+	}
+	if err == nil {
+		err = l.pinNAPI()
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+// newLoad starts a contender, which has seen a packet of each flow and its answer. The caller closes it.
+func newLoad(prefix string, c *contestant) (l *load, err error) {
 	c.prefix = prefix
 	l = &load{}
 	if l.forwarder, err = c.start(c); err != nil {
@@ -66,16 +83,7 @@ func startLoad(prefix string, c *contestant) (l *load, err error) {
 	if l.server, err = w.lab.Namespace("server"); err != nil {
 		return l, err
 	}
-	if err := l.answerOnce(); err != nil {
-		return l, err
-	}
-	if err := l.server.Do(l.attachSink); err != nil {
-		return l, err
-	}
-	if err := l.client.Do(l.loadGenerator); err != nil {
-		return l, err
-	}
-	return l, l.pinNAPI()
+	return l, l.answerOnce()
 }
 
 // answerOnce sends each flow's first packet and its answer.

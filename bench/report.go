@@ -20,6 +20,37 @@ type Result struct {
 	Ratio     float64 `json:"ratio,omitempty"`
 	// XSK says how a figure of `bench xsk` came about.
 	XSK *XSKDetail `json:"xsk,omitempty"`
+	// The rounds by themselves, in the order in which they were taken, and each round's ratio.
+	Values []float64 `json:"values,omitempty"`
+	Ratios []float64 `json:"ratios,omitempty"`
+}
+
+// Histogram is what one contender did to all frames of all rounds. Sent is Received and Lost.
+type Histogram struct {
+	Name        string       `json:"name"` // of the contender
+	Unit        string       `json:"unit"`
+	Sent        uint64       `json:"sent"`
+	Received    uint64       `json:"received"`
+	Lost        uint64       `json:"lost"`
+	Doubled     uint64       `json:"doubled"` // arrived more than once; only the first time counts
+	Percentiles []Percentile `json:"percentiles"`
+	Buckets     []Bucket     `json:"buckets"` // of what was received; empty ones are left out
+}
+
+// Percentile is what a share of all frames, lost ones being the latest, did not exceed.
+type Percentile struct {
+	Percent float64 `json:"percent"`
+	Value   float64 `json:"value"`
+	// The same of the time since a frame was due by the schedule, and of how late it left by then.
+	SinceDue float64 `json:"since_due"`
+	Late     float64 `json:"late"`
+}
+
+// Bucket counts values of at least From and less than Below.
+type Bucket struct {
+	From    float64 `json:"from"`
+	Below   float64 `json:"below"`
+	Packets uint64  `json:"packets"`
 }
 
 // Report is what a benchmark prints with -o json.
@@ -27,12 +58,13 @@ type Report struct {
 	Bench       string      `json:"bench"`
 	Environment Environment `json:"environment"`
 	Results     []Result    `json:"results"`
+	Histograms  []Histogram `json:"histograms,omitempty"` // of `latency`
 }
 
 // summarize makes a result of one value per round.
 func summarize(name, unit string, rounds []float64) Result {
 	m := median(rounds)
-	return Result{Name: name, Unit: unit, Value: m, Median: m, Min: slices.Min(rounds), Max: slices.Max(rounds), Rounds: len(rounds)}
+	return Result{Name: name, Unit: unit, Value: m, Median: m, Min: slices.Min(rounds), Max: slices.Max(rounds), Rounds: len(rounds), Values: rounds}
 }
 
 // against holds r against a limit: a ratio below 1 is within it.
@@ -47,7 +79,7 @@ func (r Result) versus(peer string, ours, theirs []float64) Result {
 	for i := range ours {
 		ratios[i] = ours[i] / theirs[i]
 	}
-	r.Peer, r.PeerValue, r.Ratio = peer, median(theirs), median(ratios)
+	r.Peer, r.PeerValue, r.Ratio, r.Ratios = peer, median(theirs), median(ratios), ratios
 	return r
 }
 

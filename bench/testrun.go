@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -42,32 +43,43 @@ func testRun(prog *ebpf.Program, frame []byte, ifindex uint32, repeat int) (verd
 	return a.retval, time.Duration(a.duration), nil
 }
 
-// sendFor runs prog on live frames, for d since the first of them: what it redirects really leaves.
-// Starting and ending a test run takes RCU grace periods, in which nothing is sent; so it is one test
-// run, sending tells when it has begun, and a signal to this thread, to which the caller has locked
-// the goroutine, ends it. Linux 5.18.
+// sendFor runs prog on live frames in batches of 64, for d since the first of them: what it redirects
+// really leaves. sending tells when it has begun. Linux 5.18.
 func sendFor(prog *ebpf.Program, frame []byte, ifindex uint32, sending func() bool, d time.Duration) error {
-	const most = 20e6 // frames a second, so that it ends without a signal too
+	begun := false
+	return sendUntil(prog, frame, ifindex, 64, 20e6*d.Seconds(), func() time.Duration {
+		switch {
+		case begun:
+			return 0
+		case sending():
+			begun = true
+			return d
+		}
+		return time.Millisecond
+	})
+}
+
+// sendUntil runs prog on live frames in batches. Starting and ending a test run takes RCU grace periods,
+// in which nothing is sent; so it is one test run, which a signal to this thread, to which the caller has
+// locked the goroutine, ends when left returns 0; else left says after how long to ask again. Without a
+// signal it ends after `most` runs of prog.
+func sendUntil(prog *ebpf.Program, frame []byte, ifindex uint32, batch uint32, most float64, left func() time.Duration) error {
 	pid, thread, done := unix.Getpid(), unix.Gettid(), make(chan struct{})
 	var stopper sync.WaitGroup
 	stopper.Go(func() {
-		wait := time.Millisecond
-		for begun := false; ; {
+		for wait := time.Millisecond; ; {
 			select {
 			case <-done:
 				return
 			case <-time.After(wait):
 			}
-			switch {
-			case begun:
+			if wait = left(); wait == 0 {
 				wait = time.Millisecond
 				unix.Tgkill(pid, thread, unix.SIGURG) // which Go's runtime takes and ignores
-			case sending():
-				begun, wait = true, d
 			}
 		}
 	})
-	a := testRunAttr{repeat: uint32(most * d.Seconds()), flags: liveFrames, batchSize: 64}
+	a := testRunAttr{repeat: uint32(min(most, math.MaxUint32)), flags: liveFrames, batchSize: batch}
 	err := a.try(prog, frame, ifindex)
 	close(done)
 	stopper.Wait()
