@@ -44,7 +44,9 @@ func (g *running) employ(r *Ruleset) error {
 			log.Warn(text)
 		}
 	}
-	if err := g.plane.StartWorkers(r.config.Workers.options(tell)); err != nil {
+	o := r.config.Workers.options(tell)
+	o.Hook = g.options.workerHook
+	if err := g.plane.StartWorkers(o); err != nil {
 		return firewall.Errors{firewall.Pos{File: r.config.File}.Errorf("%v", err).
 			WithHint("they are needed by %s; `workers` in the configuration says how they run", needs[0])}
 	}

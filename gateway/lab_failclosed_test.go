@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -142,8 +143,8 @@ func pin(t *testing.T, cpu int) {
 	}
 }
 
-// hog takes a CPU from everything that is not more urgent, for a time.
-func hog(t *testing.T, cpu int, d time.Duration) {
+// hog takes a CPU from everything that is not more urgent, for a time. It returns since when it had the CPU.
+func hog(t *testing.T, cpu int, d time.Duration) (start time.Time) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -154,56 +155,42 @@ func hog(t *testing.T, cpu int, d time.Duration) {
 			t.Errorf("become urgent: %v", err)
 			return
 		}
-		for end := time.Now().Add(d); time.Now().Before(end); {
+		start = time.Now()
+		for time.Since(start) < d {
 		}
 	}()
 	<-done
+	return start
 }
 
-// A worker that dies, hangs or gets no CPU, and a daemon that is stopped, let nothing through that may only
-// pass with them: within 100 ms its flows are dropped under their reason. Flows of a rule that says so go on
-// without. Once the worker is back so are they, and nobody has to start anything.
-func TestLabWorkerFails(t *testing.T) {
-	testenv.RequireRoot(t)
-	if runtime.NumCPU() < 2 {
-		t.Skip("the sender needs a CPU that the worker does not have")
-	}
-	const fault = 400 * time.Millisecond
-	binary := buildSoftdpu(t, thisVersion)
-	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-wf"})
-	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
-	g := startProcess(t, gw, binary, write(t, forced(labRouted)+"workers: {cpus: [1]}\n", failingPolicy))
-	g.ready(t)
-	drops := func() uint64 {
+// A fault is what keeps a worker from its work for faultLasts.
+type fault struct {
+	name  string
+	cause func(t *testing.T) time.Time // returns when it is over, and since when it was there
+	rests int                          // packets that come while the worker has its CPU all the same
+}
+
+const faultLasts = 400 * time.Millisecond
+
+// failsClosed sees what passes the gateway while its only worker has each of the faults: from 100 ms after their
+// beginning nothing that needs the worker, which is dropped under its reason, and all that may go on without.
+// Once the fault is over all passes, and nobody has to start anything.
+func failsClosed(t *testing.T, l *testenv.Lab, g *Client, faults []fault) {
+	t.Helper()
+	p := startPulse(t, l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway), 0)
+	drops := func() (n uint64) {
 		for _, d := range must(g.Drops(t.Context(), false)) {
-			if d.Reason == "worker-full" {
-				return d.Packets
+			if d.Reason == "worker-full" || d.Reason == "worker-absent" {
+				n += d.Packets
 			}
 		}
-		return 0
+		return n
 	}
-	p := startPulse(t, client, server, gw, 0)
-	for _, f := range []struct {
-		name  string
-		fault func(t *testing.T)
-	}{
-		{"its CPU is taken by something urgent", func(t *testing.T) { hog(t, 1, fault) }},
-		{"the daemon is stopped", func(t *testing.T) {
-			for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-				if err := g.cmd.Process.Signal(s); err != nil {
-					t.Fatal(err)
-				}
-				if s == syscall.SIGSTOP {
-					time.Sleep(fault)
-				}
-			}
-		}},
-	} {
-		t.Run(strings.ReplaceAll(f.name, " ", "-"), func(t *testing.T) {
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
 			p.flows(t)
 			before := drops()
-			start := time.Now()
-			f.fault(t)
+			start := f.cause(t)
 			end := time.Now()
 			p.flows(t)
 			back := time.Since(end)
@@ -213,15 +200,81 @@ func TestLabWorkerFails(t *testing.T) {
 			if sent < 100 {
 				t.Fatalf("only %d packets were sent", sent)
 			}
-			if arrived[0] != 0 {
+			if arrived[0] > f.rests {
 				t.Errorf("%d of %d packets passed without a worker", arrived[0], sent)
 			}
 			if arrived[1] != sent {
 				t.Errorf("%d of %d packets that may go on without a worker arrived", arrived[1], sent)
 			}
-			if dropped < uint64(sent) {
-				t.Errorf("%d packets were dropped as worker-full, want at least %d", dropped, sent)
+			if dropped < uint64(sent-arrived[0]) {
+				t.Errorf("%d packets were dropped for want of a worker, want at least %d", dropped, sent-arrived[0])
 			}
 		})
+	}
+}
+
+// failingConfig has one worker, on a CPU that the sender does not use.
+func failingConfig(t *testing.T) string {
+	t.Helper()
+	testenv.RequireRoot(t)
+	if runtime.NumCPU() < 2 {
+		t.Skip("the sender needs a CPU that the worker does not have")
+	}
+	return forced(labRouted) + "workers: {cpus: [1]}\n"
+}
+
+// A worker that gets no CPU, and a daemon that is stopped.
+func TestLabWorkerStarves(t *testing.T) {
+	config := failingConfig(t)
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-ws"})
+	g := startProcess(t, l.Must(t, testenv.Gateway), buildSoftdpu(t, thisVersion), write(t, config, failingPolicy))
+	g.ready(t)
+	failsClosed(t, l, g.Client, []fault{
+		{"something urgent takes its CPU", func(t *testing.T) time.Time { return hog(t, 1, faultLasts) },
+			// the kernel gives ordinary threads 50 ms of each second (the fair server of Linux 6.12)
+			60},
+		{"the daemon is stopped", func(t *testing.T) time.Time {
+			start := time.Now()
+			for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+				if err := g.cmd.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+				if s == syscall.SIGSTOP {
+					time.Sleep(faultLasts)
+				}
+			}
+			return start
+		}, 0},
+	})
+}
+
+// A worker that hangs, and one that dies again and again.
+func TestLabWorkerFails(t *testing.T) {
+	config := failingConfig(t)
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-wf"})
+	var hangs, dies atomic.Int64 // until when, in ns since start; 0: not
+	start := time.Now()
+	g := runWith(t, l, write(t, config, failingPolicy), Options{workerHook: func(int) {
+		for time.Since(start) < time.Duration(hangs.Load()) {
+			time.Sleep(time.Millisecond)
+		}
+		if time.Since(start) < time.Duration(dies.Load()) {
+			panic("it was told to die")
+		}
+	}})
+	during := func(until *atomic.Int64) func(*testing.T) time.Time {
+		return func(*testing.T) time.Time {
+			began := time.Now()
+			until.Store(int64(time.Since(start) + faultLasts))
+			time.Sleep(faultLasts)
+			return began
+		}
+	}
+	failsClosed(t, l, g.Client, []fault{{"it hangs", during(&hangs), 0}, {"it dies", during(&dies), 0}})
+	if s := must(g.Workers(t.Context())); len(s.Workers) != 1 || s.Workers[0].Restarts == 0 || s.Workers[0].State == "restarting" {
+		t.Errorf("workers say %+v", s.Workers)
+	}
+	if log := g.log.String(); !strings.Contains(log, "worker-restarted") || !strings.Contains(log, "it was told to die") {
+		t.Errorf("the log does not say that a worker died, and of what:\n%s", log)
 	}
 }

@@ -34,7 +34,8 @@ type Options struct {
 	// Supervisor, if not nil, is told of start, life and end.
 	Supervisor *Supervisor
 
-	now func() time.Time // nil: the wall clock
+	now        func() time.Time // nil: the wall clock
+	workerHook func(worker int) // nil: none; called by each worker in each round
 }
 
 // retryInterval is how long a part that failed rests before it is started again.
