@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps deps-test deps-generate deps-lint generate build package test test-long fuzz lint format check demo bench clean
+.PHONY: help deps deps-build deps-test deps-vm deps-generate deps-lint generate build package test test-long test-vm fuzz lint format check demo bench clean
 
 # sudo drops the caller's PATH, so Go is looked for where it is usually installed too.
 GO_PLACES := /usr/local/go/bin/go $(wildcard /usr/lib/go-1.*/bin/go) $(wildcard /snap/bin/go) \
@@ -32,6 +32,8 @@ help: ## List the targets
 DEPS := ip iproute2 ping iputils-ping ethtool ethtool curl curl nft nftables git git
 # Second opinions of tests: of captures, of their filters.
 DEPS_TEST := tcpdump tcpdump tshark tshark
+# Other kernels, and the programs that tests run there.
+DEPS_VM := qemu-system-x86_64 qemu-system-x86 depmod kmod tcpdump tcpdump unshare util-linux
 DEPS_GENERATE := clang-19 clang-19 llvm-strip-19 llvm-19 /usr/include/bpf/bpf_helpers.h libbpf-dev
 DEPS_LINT := clang-format-19 clang-format-19 gcc gcc /usr/include/stdlib.h libc6-dev
 
@@ -47,7 +49,9 @@ define install
 	get || { apt-get update -qq >/dev/null && get; } || { cat "$$log" >&2; rm "$$log"; exit 1; }; rm "$$log"
 endef
 
-deps: ## Install what build and tests need, and look for Go
+deps: deps-build deps-vm ## Install what build and tests need, QEMU too, and look for Go
+
+deps-build:
 	@if [ -z "$(GO)" ]; then echo 'softdpu needs Go $(GO_MINIMUM) or newer, and there is none in PATH or /usr/local/go.' >&2; \
 		echo "Take it from https://go.dev/dl/ (Debian's own is too old): as root, in an empty folder," >&2; \
 		echo "  curl -LO https://go.dev/dl/go1.25.0.linux-$$(dpkg --print-architecture 2>/dev/null || echo amd64).tar.gz" >&2; \
@@ -56,7 +60,7 @@ deps: ## Install what build and tests need, and look for Go
 
 # promtool tests alerts and names of metrics. Only the program is taken out of Debian's package, which
 # would start a Prometheus where it is installed. Without it those tests are left out, or fail in CI.
-deps-test: deps
+deps-test: deps-build
 	$(call install,$(DEPS_TEST))
 	@[ -x bin/promtool ] || command -v promtool >/dev/null || { \
 		dir=$$(mktemp -d) && cd "$$dir" && { \
@@ -65,6 +69,9 @@ deps-test: deps
 			mkdir -p "$(CURDIR)/bin" && mv promtool "$(CURDIR)/bin/promtool" && echo 'fetched bin/promtool' || \
 			echo 'promtool, of Prometheus, cannot be fetched: tests that need it are left out' >&2; }; rm -rf "$$dir"; }
 
+deps-vm:
+	$(call install,$(DEPS_VM))
+
 deps-generate:
 	$(call install,$(DEPS_GENERATE))
 
@@ -72,15 +79,15 @@ deps-lint: deps-generate
 	$(call install,$(DEPS_LINT))
 
 # --- Build ----------------------------------------------------------------------------------------
-generate: deps deps-generate ## Compile bpf/ and write the Go code that is generated from it
+generate: deps-build deps-generate ## Compile bpf/ and write the Go code that is generated from it
 	$(GO) generate ./...
 
-build: deps ## Build bin/softdpu
+build: deps-build ## Build bin/softdpu
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.buildVersion=$(VERSION) -X main.buildCommit=$(COMMIT)' \
 		-o bin/softdpu ./cmd/softdpu
 
 # The same commit gives the same package: its times are the commit's.
-package: deps ## Build the Debian package dist/softdpu_VERSION_ARCH.deb
+package: deps-build ## Build the Debian package dist/softdpu_VERSION_ARCH.deb
 	@GO=$(GO) VERSION=$(VERSION) COMMIT=$(COMMIT) ARCH=$(ARCH) \
 		SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$($(GIT) log -1 --format=%ct)} deploy/debian/build
 
@@ -94,25 +101,31 @@ define run-tests
 	  $(GO) test -json -count=1 $(1) -cover $$covered && exit $$first; } | $(GO) run ./.ci/summary -min-coverage $(MIN_COVERAGE)
 endef
 
-test: deps deps-test ## Vet, then run all tests in reduced size (root: the namespace tests too)
+test: deps-build deps-test ## Vet, then run all tests in reduced size (root: the namespace tests too)
 	$(GO) vet ./... ./.ci/summary
 	@$(call run-tests,-timeout 8m)
 
-test-long: deps deps-test ## Run all tests in full size (an hour)
+test-long: deps-build deps-test ## Run all tests in full size (an hour)
 	@export SOFTDPU_LONG=1; $(call run-tests,-timeout 90m)
 
+# KERNEL is 6.1 (Debian 12's), newest (of unstable: zero-copy) or all. In all, a newest one that cannot be had is said
+# loudly; asked for by name, it is a failure. VMFLAGS as `-accel kvm` or `-job xsk`: go run ./testenv/vm -h.
+KERNEL ?= all
+test-vm: deps-build deps-vm ## Boot Debian's kernels under QEMU and run tests in them
+	@$(GO) run ./testenv/vm -kernel $(KERNEL) $(VMFLAGS) | $(GO) run ./.ci/summary
+
 # FUZZ_BUDGET is in seconds for all targets together; FUZZTIME is for each, as `make fuzz FUZZTIME=10m`.
-fuzz: deps ## Run every fuzz target for a short time
+fuzz: deps-build ## Run every fuzz target for a short time
 	@GO=$(GO) FUZZTIME=$(FUZZTIME) FUZZ_BUDGET=$(FUZZ_BUDGET) .ci/fuzz
 
-lint: deps deps-lint ## Check style: vet, staticcheck, gofmt, clang-format
+lint: deps-build deps-lint ## Check style: vet, staticcheck, gofmt, clang-format
 	$(GO) vet ./... ./.ci/summary
 	$(GO) vet -tags xskdebug ./dataplane/xsk
 	$(GO) tool staticcheck ./... ./.ci/summary
 	@bad=$$(find . -name '*.go' -not -path './.git/*' | xargs $(dir $(GO))gofmt -l); [ -z "$$bad" ] || { echo "not formatted by gofmt: $$bad" >&2; exit 1; }
 	clang-format-19 --dry-run -Werror bpf/*.c bpf/*.h
 
-format: deps deps-lint ## Format Go and C
+format: deps-build deps-lint ## Format Go and C
 	find . -name '*.go' -not -path './.git/*' | xargs $(dir $(GO))gofmt -w
 	clang-format-19 -i bpf/*.c bpf/*.h
 

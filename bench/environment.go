@@ -21,11 +21,13 @@ type Environment struct {
 	CPUs        int               `json:"cpus"`
 	Driver      string            `json:"driver"`
 	XDPMode     string            `json:"xdp_mode"`
+	Attempts    []string          `json:"attempts,omitempty"` // XDP modes that were tried, and what the kernel said
 	Pinning     string            `json:"pinning"`
 	Engine      string            `json:"engine"`
 	Method      string            `json:"method"`
 	Peers       map[string]string `json:"peers,omitempty"`        // version of each
 	PeerConfig  map[string]string `json:"peer_configs,omitempty"` // command lines and rule files in full
+	Interrupted bool              `json:"interrupted,omitempty"`  // by Ctrl-C: what was measured until then
 }
 
 func newEnvironment(seed uint64) Environment {

@@ -18,6 +18,8 @@ type Result struct {
 	Peer      string  `json:"peer,omitempty"`
 	PeerValue float64 `json:"peer_value,omitempty"`
 	Ratio     float64 `json:"ratio,omitempty"`
+	// XSK says how a figure of `bench xsk` came about.
+	XSK *XSKDetail `json:"xsk,omitempty"`
 }
 
 // Report is what a benchmark prints with -o json.

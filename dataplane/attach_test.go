@@ -55,6 +55,12 @@ func (g *gateway) do(t *testing.T, fn func() error) {
 }
 
 // plane is open, closed at the test's end.
+// forcesIPv6 tells whether this kernel has a switch for the forwarding of IPv6 by one port: since Linux 6.17.
+func forcesIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6/conf/all/force_forwarding")
+	return err == nil
+}
+
 func (g *gateway) plane(t *testing.T) *Plane {
 	t.Helper()
 	p := g.open(t)

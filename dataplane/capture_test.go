@@ -66,7 +66,13 @@ func slot(t *testing.T, p *Plane, m string) (name, tag string, instructions int)
 // A capture swaps another form of the programs in, and leaves exactly what was there before; frames of
 // several buffers are captured whole; what finds no room is counted, to the packet.
 func TestCapture(t *testing.T) {
-	lab := testenv.New(t, "client-server", testenv.Options{MTU: 9000})
+	mtu, length := 9000, 8800
+	if k, err := probeKernel(); err != nil {
+		t.Fatal(err)
+	} else if !k.frags {
+		mtu, length = 1500, 1400 // no frames of several buffers in drivers
+	}
+	lab := testenv.New(t, "client-server", testenv.Options{MTU: mtu})
 	g := &gateway{lab, lab.Must(t, testenv.Gateway)}
 	p := g.plane(t)
 	if _, err := p.Capture(CaptureOptions{}); err == nil {
@@ -121,7 +127,7 @@ func TestCapture(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	payload := bytes.Repeat([]byte("softdpu!"), 1100)
+	payload := bytes.Repeat([]byte("softdpu!"), length/8)
 	stopped := false
 	send := func(from, to int) {
 		t.Helper()

@@ -40,7 +40,7 @@ func TestHiddenTagsAreDropped(t *testing.T) {
 	lan := p.Ports()[0]
 	notes := strings.Join(lan.Notes, "\n")
 	if !p.kernel.atLeast(6, 16) && strings.Contains(notes, unseenTags) {
-		t.Skip(notes)
+		t.Skipf("tags that a driver hides: since Linux 6.16: %s", notes)
 	}
 	if lan.Running != ModeNative || strings.Contains(notes, unseenTags) {
 		t.Fatalf("it runs in %s mode, and its notes are %q", lan.Running, notes)
@@ -251,7 +251,7 @@ func TestUnseenTagsAreSaid(t *testing.T) {
 			if tt.kernel != nil {
 				tt.kernel(&p.kernel)
 			} else if !p.kernel.rxTags && tt.mode == ModeNative {
-				t.Skipf("Linux %d.%d asks no driver for tags", p.kernel.major, p.kernel.minor)
+				t.Skip("tags that a driver tells of: since Linux 6.8")
 			}
 			if err := p.Attach([]PortConfig{tt.port}); err != nil {
 				t.Fatal(err)

@@ -62,7 +62,11 @@ func TestProblems(t *testing.T) {
 	}
 	says(t, p, "plugged in", "")
 
-	for _, name := range []string{"ipv4/conf/lan/forwarding", "ipv6/conf/wan/forwarding"} {
+	forwarding6 := "ipv6/conf/wan/forwarding"
+	if !forcesIPv6() {
+		forwarding6 = "ipv6/conf/all/forwarding"
+	}
+	for _, name := range []string{"ipv4/conf/lan/forwarding", forwarding6} {
 		g.do(t, func() error { return writeSysctl(name, "0") })
 		says(t, p, name, "net/"+name+" is 0")
 		g.do(t, func() error { return writeSysctl(name, "1") })

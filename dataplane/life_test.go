@@ -139,6 +139,9 @@ func TestKeepGivesBackPorts(t *testing.T) {
 				t.Errorf("taken over: %v, %s", taken, why)
 			}
 			for _, line := range differences(before, g.snapshot(t)) {
+				if strings.Contains(line, "ipv6/conf/dmz/forwarding") && !forcesIPv6() {
+					continue // the switch of all devices, which the other ports need, is on
+				}
 				if strings.Contains(line, "dmz") {
 					t.Errorf("not given back: %s", line)
 				}

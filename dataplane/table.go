@@ -228,9 +228,11 @@ func (p *Plane) fillZones(port *Port) error {
 	if port.Inline() || !port.present() {
 		return nil // routes do not leave by inline ports
 	}
-	e := bpf.XDPEgress{Port: port.ID, Zone: port.Zone}
-	if err := p.maps[bpf.XDPMapEgresses].Put(port.Index, &e); err != nil {
-		return fmt.Errorf("set egress: %w", err)
+	if port.Zone != zoneNone { // else no rule could speak of what leaves untagged
+		e := bpf.XDPEgress{Port: port.ID, Zone: port.Zone}
+		if err := p.maps[bpf.XDPMapEgresses].Put(port.Index, &e); err != nil {
+			return fmt.Errorf("set egress: %w", err)
+		}
 	}
 	for vid, dev := range port.vlanDevices {
 		if err := p.addVLANDevice(port, vid, dev); err != nil {

@@ -34,6 +34,7 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 	c.numberZones()
 	c.numberMACs()
 	c.claimPorts()
+	c.monitors()
 	c.builtinRules()
 	c.out.Order = c.numberRules()
 	c.spoofing()
@@ -129,7 +130,7 @@ func (c *compiler) ruleInfo(r *Rule) RuleInfo {
 	}
 	return RuleInfo{
 		Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Action: r.Action, Log: r.Log, Audit: r.Audit,
-		Expired: expired, Description: r.Description, Owner: r.Owner,
+		Expired: expired, Bypass: r.Bypass, Mirror: r.Mirror, Description: r.Description, Owner: r.Owner,
 	}
 }
 

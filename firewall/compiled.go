@@ -75,6 +75,8 @@ type RuleInfo struct {
 	Builtin     bool
 	Expired     bool
 	Gone        bool // of an earlier policy: flows may still bear it
+	Bypass      bool // on_failure: bypass
+	Mirror      Mirror
 	Description string
 	Owner       string
 }

@@ -209,14 +209,17 @@ func serviceFields(s *Service) []field {
 }
 
 func ruleFields(r *Rule) []field {
-	mode := ""
+	mode, onFailure := "", ""
 	if r.Audit {
 		mode = "audit"
+	}
+	if r.Bypass {
+		onFailure = OnFailureBypass
 	}
 	return []field{
 		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", r.serviceText(), r.Services},
 		word("action", r.Action.String()), yes("log", r.Log), word("mode", mode), word("expires", r.expiresText()),
-		yes("midstream", r.Midstream), word("description", r.Description), word("owner", r.Owner),
+		yes("midstream", r.Midstream), word("on_failure", onFailure), word("mirror", r.Mirror.Text()), word("description", r.Description), word("owner", r.Owner),
 	}
 }
 

@@ -141,7 +141,9 @@ type Rule struct {
 	Audit       bool      // mode: audit, counted and logged only; evaluation goes on
 	Expires     time.Time // first moment at which it does not match any more; zero: never
 	Midstream   bool      // TCP may be picked up without its SYN
-	Pos         Pos       // of the rule's name
+	Bypass      bool      // on_failure: bypass, where no worker takes what needs one; else it is dropped
+	Mirror      Mirror
+	Pos         Pos // of the rule's name
 	FromPos     Pos
 	ToPos       Pos
 }

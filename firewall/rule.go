@@ -82,6 +82,12 @@ func (l *loader) rule(n *Node) {
 	if v := f["midstream"]; v != nil {
 		l.midstream(&r, v)
 	}
+	if v := f["on_failure"]; v != nil {
+		l.onFailure(&r, v)
+	}
+	if v := f["mirror"]; v != nil {
+		l.mirror(&r, v)
+	}
 	l.policy.Rules = append(l.policy.Rules, r)
 }
 

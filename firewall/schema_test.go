@@ -96,7 +96,7 @@ func TestSchemaTakesWhatTheParserTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"good": good, "example": string(example)} {
+	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy} {
 		if err := validate(t, s, text); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -125,6 +125,9 @@ func TestSchemaRefuses(t *testing.T) {
 		"service":         head + "services: {s: [tpc/22]}\n",
 		"empty selector":  head + "rules: [{name: r, from: {}, to: any, action: deny}]\n",
 		"workload":        head + "workloads: {w: {labels: {a: b}}}\n",
+		"mirror":          head + "rules: [{name: r, from: any, to: any, action: allow, mirror: {packets: 4}}]\n",
+		"mirrored":        head + "rules: [{name: r, from: any, to: any, action: allow, mirror: {port: m, packets: 0}}]\n",
+		"on_failure":      head + "rules: [{name: r, from: any, to: any, action: allow, on_failure: true}]\n",
 		"test":            head + "tests: [{name: t, packet: {in: a, src: 1.1.1.1}, expect: {verdict: allow}}]\n",
 	} {
 		if err := validate(t, s, text); err == nil {

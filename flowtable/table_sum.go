@@ -9,6 +9,7 @@ type Sum struct {
 	Rule    uint32
 	Packets [2]uint64 // opener's direction first
 	Bytes   [2]uint64 // IP total lengths
+	Stages  uint8     // STAGE_*, of either direction
 }
 
 // sumOf copies what is added up of a flow, and reports whether there was one for as long as that took.
@@ -24,6 +25,7 @@ func sumOf(e *entry, s *Sum) bool {
 	s.State, s.Revoked, s.Rule = stateOf(word), word&WordRevoked != 0, e.core.Rule&verdictRuleMask
 	s.Packets = [2]uint64{e.count[o].Packets, e.count[o^1].Packets}
 	s.Bytes = [2]uint64{e.count[o].Bytes, e.count[o^1].Bytes}
+	s.Stages = e.leg[0].Stages | e.leg[1].Stages
 	return e.word()>>WordGenerationBit == word>>WordGenerationBit
 }
 

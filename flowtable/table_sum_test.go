@@ -42,7 +42,7 @@ func TestSumsAreThoseOfAll(t *testing.T) {
 			}
 			want, got := make(map[Sum]int), make(map[Sum]int)
 			for f := range table.All() {
-				want[Sum{f.State, f.Revoked, f.Rule, f.Packets, f.Bytes}]++
+				want[Sum{f.State, f.Revoked, f.Rule, f.Packets, f.Bytes, f.Stages[0] | f.Stages[1]}]++
 			}
 			n := 0
 			table.Sums(func(s *Sum) { got[*s]++; n++ })

@@ -49,39 +49,42 @@ type Pass struct {
 
 // RuleStatus is a rule of the policy and what it counted.
 type RuleStatus struct {
-	Name        string     `json:"name"` // "none" for what no rule matched
-	Action      string     `json:"action"`
-	Mode        string     `json:"mode"` // enforce or audit
-	File        string     `json:"file"`
-	Line        int        `json:"line"`
-	Packets     uint64     `json:"packets"`  // of flows that it allowed, or that it refused
-	Bytes       uint64     `json:"bytes"`    // of IP packets
-	Flows       uint64     `json:"flows"`    // that it allows now
-	Judged      uint64     `json:"judged"`   // times that it decided, or in audit mode would have
-	LastHit     *time.Time `json:"last_hit"` // of the last of them
-	Log         bool       `json:"log"`
-	Unlogged    uint64     `json:"unlogged"` // events that the limit left out
-	Builtin     bool       `json:"builtin"`
-	Expired     bool       `json:"expired"`
-	Description string     `json:"description,omitempty"`
-	Owner       string     `json:"owner,omitempty"`
+	Name        string      `json:"name"` // "none" for what no rule matched
+	Action      string      `json:"action"`
+	Mode        string      `json:"mode"` // enforce or audit
+	File        string      `json:"file"`
+	Line        int         `json:"line"`
+	Packets     uint64      `json:"packets"`  // of flows that it allowed, or that it refused
+	Bytes       uint64      `json:"bytes"`    // of IP packets
+	Flows       uint64      `json:"flows"`    // that it allows now
+	Judged      uint64      `json:"judged"`   // times that it decided, or in audit mode would have
+	LastHit     *time.Time  `json:"last_hit"` // of the last of them
+	Log         bool        `json:"log"`
+	Unlogged    uint64      `json:"unlogged"` // events that the limit left out
+	Builtin     bool        `json:"builtin"`
+	Expired     bool        `json:"expired"`
+	Mirror      *RuleMirror `json:"mirror"`     // null: no packets are mirrored
+	OnFailure   string      `json:"on_failure"` // of rules that allow, else ""
+	Description string      `json:"description,omitempty"`
+	Owner       string      `json:"owner,omitempty"`
 }
 
 // Status is what GET /v1/status answers.
 type Status struct {
-	Version string       `json:"version"`
-	PID     int          `json:"pid"`
-	Started time.Time    `json:"started"`
-	Kernel  string       `json:"kernel"`
-	Config  string       `json:"config"`
-	Start   Inheritance  `json:"start"`   // what it has of the run before
-	Program string       `json:"program"` // tag of the running XDP program
-	Policy  PolicyStatus `json:"policy"`
-	Differs []FileStatus `json:"differs"` // files that are not as they were loaded
-	Ports   []PortStatus `json:"ports"`
-	Table   TableStatus  `json:"table"`
-	Events  EventStatus  `json:"events"`
-	Notes   []string     `json:"notes"` // what runs below its best, and why
+	Version string         `json:"version"`
+	PID     int            `json:"pid"`
+	Started time.Time      `json:"started"`
+	Kernel  string         `json:"kernel"`
+	Config  string         `json:"config"`
+	Start   Inheritance    `json:"start"`   // what it has of the run before
+	Program string         `json:"program"` // tag of the running XDP program
+	Policy  PolicyStatus   `json:"policy"`
+	Differs []FileStatus   `json:"differs"` // files that are not as they were loaded
+	Ports   []PortStatus   `json:"ports"`
+	Table   TableStatus    `json:"table"`
+	Events  EventStatus    `json:"events"`
+	Workers WorkersSummary `json:"workers"`
+	Notes   []string       `json:"notes"` // what runs below its best, and why
 	// Capture is the one that runs; null if none does.
 	Capture *CaptureStatus `json:"capture"`
 }

@@ -215,6 +215,7 @@ func (c *Config) reloadKeys() [][2]string {
 		{"management", fmt.Sprintf("%q %q", names(c.Management.From), names(c.Management.Services))},
 		{"override_management", fmt.Sprint(c.Management.Override)},
 		{"flows.timeouts", asKeys(c.Flows.Timeouts)},
+		{"force_stage", c.ForceStage},
 	}
 }
 
@@ -239,6 +240,7 @@ func (c *Config) bringBack(then *Config) *Config {
 	out := *c
 	out.Ports, out.Inline = then.Ports, then.Inline
 	out.Policy, out.PolicyPos, out.Management, out.Flows.Timeouts = then.Policy, then.PolicyPos, then.Management, then.Flows.Timeouts
+	out.ForceStage = then.ForceStage
 	if c.policyKeys() != then.policyKeys() {
 		out.Sum, out.Text = then.Sum, then.Text
 	}

@@ -100,6 +100,11 @@ func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
 	return rules, c.get(ctx, "rules", nil, &rules)
 }
 
+// Workers asks how the workers run.
+func (c *Client) Workers(ctx context.Context) (s *WorkersStatus, err error) {
+	return s, c.get(ctx, "workers", nil, &s)
+}
+
 // KillFlows ends the flows that a filter expression matches, or with "" all, and returns their number.
 // It is for root.
 func (c *Client) KillFlows(ctx context.Context, filter string) (int, error) {

@@ -34,7 +34,9 @@ type reading struct {
 	drops   []Drop
 	passes  []Pass
 	states  [bpf.XDPFlowStateFLOW_STATE_LEN]uint64
+	carried [bpf.XDPFlowStateFLOW_STATE_LEN]uint64 // of states, those of flows that workers carry
 	revoked uint64
+	workers *WorkersStatus
 	table   TableStatus
 	ports   []PortStatus
 	devices []dataplane.DeviceCounters
@@ -47,10 +49,11 @@ const goodFor = 10
 
 // A collector gives Prometheus what a reporter says. It reads when it is asked.
 type collector struct {
-	reporter *reporter
-	loads    *policyLoads
-	metrics  []metric
-	descs    []*prometheus.Desc
+	reporter   *reporter
+	loads      *policyLoads
+	metrics    []metric
+	descs      []*prometheus.Desc // of metrics, then of histograms
+	histograms []histogram
 
 	mu      sync.Mutex
 	last    *reading
@@ -64,9 +67,12 @@ type collector struct {
 type ruleFloor struct{ packets, bytes uint64 }
 
 func newCollector(r *reporter, loads *policyLoads) *collector {
-	c := &collector{reporter: r, loads: loads, metrics: metrics(), highest: make(map[string]ruleFloor)}
+	c := &collector{reporter: r, loads: loads, metrics: metrics(), histograms: histograms(), highest: make(map[string]ruleFloor)}
 	for _, m := range c.metrics {
 		c.descs = append(c.descs, prometheus.NewDesc(m.name, m.help, m.labels, nil))
+	}
+	for _, h := range c.histograms {
+		c.descs = append(c.descs, prometheus.NewDesc(h.name, h.help, h.labels, nil))
 	}
 	return c
 }
@@ -90,6 +96,16 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			v, err := prometheus.NewConstMetric(c.descs[i], m.kind, value, labels...)
 			if err != nil {
 				v = prometheus.NewInvalidMetric(c.descs[i], err)
+			}
+			out <- v
+		})
+	}
+	for i, h := range c.histograms {
+		desc := c.descs[len(c.metrics)+i]
+		h.each(r, func(count uint64, sum float64, buckets map[float64]uint64, labels ...string) {
+			v, err := prometheus.NewConstHistogram(desc, count, sum, buckets, labels...)
+			if err != nil {
+				v = prometheus.NewInvalidMetric(desc, err)
 			}
 			out <- v
 		})
@@ -131,6 +147,9 @@ func (c *collector) readNow() (*reading, error) {
 	r.rules, err = g.survey(func(f *flowtable.Sum) {
 		if int(f.State) < len(r.states) {
 			r.states[f.State]++
+			if f.Stages != 0 {
+				r.carried[f.State]++
+			}
 		}
 		if f.Revoked {
 			r.revoked++
@@ -152,6 +171,9 @@ func (c *collector) readNow() (*reading, error) {
 		r.ports = append(r.ports, g.port(&p))
 	}
 	if r.devices, err = g.plane.DeviceCounters(); err != nil {
+		return nil, err
+	}
+	if r.workers, err = g.workers(); err != nil {
 		return nil, err
 	}
 	g.events.status(&r.events)

@@ -29,6 +29,8 @@ type Config struct {
 	Metrics      Metrics
 	Control      Control
 	Events       Events
+	ForceStage   string // that all flows need, "" for none
+	Workers      Workers
 	State        string   // directory of what outlives a restart of the machine
 	Ethertypes   []uint16 // host order; passed between inline ports beside IP, ARP and neighbour discovery
 	Warnings     firewall.Errors
@@ -137,6 +139,7 @@ func ParseConfig(name string, text []byte) (*Config, error) {
 		Metrics: Metrics{Listen: "127.0.0.1:9469"},
 		Control: Control{Socket: "/run/softdpu/softdpu.sock", Group: "softdpu"},
 		Events:  defaultEvents(),
+		Workers: defaultWorkers(),
 		State:   "/var/lib/softdpu",
 	}
 	if len(docs) > 0 {
@@ -220,6 +223,12 @@ func (r *configReader) config(c *Config, n *firewall.Node) {
 	}
 	if v := f["events"]; v != nil {
 		r.events(&c.Events, v)
+	}
+	if v := f["force_stage"]; v != nil {
+		c.ForceStage = r.Choice(v, "force_stage", StageForward)
+	}
+	if v := f["workers"]; v != nil {
+		r.workers(&c.Workers, v)
 	}
 	if v := f["state"]; v != nil {
 		c.State = r.path(v, "state")

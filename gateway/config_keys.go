@@ -4,7 +4,7 @@ package gateway
 // firewall/schema/gateway.schema.json says the same under "$defs", and a test holds them together.
 var configKeys = map[string][]string{
 	"gateway": {"apiVersion", "kind", "ports", "inline", "policy", "management", "override_management",
-		"on_stop", "upgrade_grace", "flows", "metrics", "control", "events", "state", "ethertypes"},
+		"on_stop", "upgrade_grace", "flows", "metrics", "control", "events", "force_stage", "workers", "state", "ethertypes"},
 	"port":       {"device", "mtu", "fix_offloads", "fix_checksums", "xdp_mode"},
 	"management": {"from", "services"},
 	"flows":      {"max", "half_open_share", "timeouts"},
@@ -13,4 +13,5 @@ var configKeys = map[string][]string{
 	"metrics": {"listen"},
 	"control": {"socket", "group"},
 	"events":  {"file", "rate", "max_size", "keep", "drops"},
+	"workers": {"count", "cpus", "mode", "ring_size", "frames", "frame_size", "huge_pages", "busy_poll", "poll"},
 }

@@ -47,6 +47,8 @@ events: {file: eve.json, rate: 10, max_size: 1GiB, keep: 2, drops: [not-syn, spo
 ethertypes: [lldp, 0x8809, 0x88cc]
 upgrade_grace: 2m
 state: /srv/state
+force_stage: forward
+workers: {count: 2, cpus: [2, 3], mode: copy, ring_size: 1024, frames: 8192, frame_size: 2048, huge_pages: true, busy_poll: 20, poll: always}
 `
 
 func TestExampleConfig(t *testing.T) {
@@ -65,6 +67,9 @@ func TestExampleConfig(t *testing.T) {
 	}
 	if c.Control != (Control{"/run/softdpu/softdpu.sock", "softdpu"}) || c.Events != (Events{File: "/var/log/softdpu/eve.json", Rate: 1000, MaxSize: 100 << 20, Keep: 5}) || c.Metrics.Listen != "127.0.0.1:9469" {
 		t.Errorf("configuration %+v", c)
+	}
+	if w := (Workers{Mode: WorkerModeAuto, RingSize: 2048, Poll: WorkerPollAdaptive}); c.ForceStage != "" || !reflect.DeepEqual(c.Workers, w) {
+		t.Errorf("force_stage %q, workers %+v", c.ForceStage, c.Workers)
 	}
 	if len(c.Warnings) != 0 {
 		t.Errorf("warnings %v", c.Warnings)
@@ -112,6 +117,9 @@ func TestGoodConfig(t *testing.T) {
 	}
 	if !reflect.DeepEqual(c.Inline, [][2]string{{"lan0", "wan0"}}) || !reflect.DeepEqual(c.Ethertypes, []uint16{0x88cc, 0x8809}) {
 		t.Errorf("inline %v, ethertypes %#x", c.Inline, c.Ethertypes)
+	}
+	if w := (Workers{true, 2, []int{2, 3}, WorkerModeCopy, 1024, 8192, 2048, true, 20, WorkerPollAlways}); c.ForceStage != "forward" || !reflect.DeepEqual(c.Workers, w) {
+		t.Errorf("force_stage %q, workers %+v", c.ForceStage, c.Workers)
 	}
 	if len(c.Management.From) != 1 || len(c.Management.Services) != 2 || c.Management.Services[1].Name != "tcp/443" || c.Management.Services[1].Pos.Line != 9 {
 		t.Errorf("management %+v", c.Management)
@@ -188,6 +196,21 @@ func TestConfigErrors(t *testing.T) {
 		{"stp", "lldp", "stp", "19:14", `unknown ethertype "stp"`, "a length in place of an ethertype"},
 		{"ipv4", "lldp", "0x0800", "19:14", "cannot be passed unasked", "IPv4"},
 		{"ethertypes without inline", "inline: [[lan0, wan0]]\n", "", "18:13", "ethertypes without inline ports", ""},
+		{"stage", "force_stage: forward", "force_stage: mirror", "22:14", `unknown force_stage "mirror"`, "forward"},
+		{"worker key", "ring_size: 1024", "rings: 1024", "23:47", `unknown key "rings" in workers`, "ring_size"},
+		{"no workers", "count: 2", "count: 0", "23:18", "count must be a number between 1 and 64", ""},
+		{"worker mode", "mode: copy", "mode: zerocopy", "23:41", `unknown mode "zerocopy"`, `did you mean "zero-copy"?`},
+		{"cpus", "cpus: [2, 3]", "cpus: [2]", "23:27", "count is 2, and cpus names 1", "as many CPUs as workers"},
+		{"cpu twice", "cpus: [2, 3]", "cpus: [2, 2]", "23:31", "CPU 2 is named twice", "a CPU of its own"},
+		{"cpu", "cpus: [2, 3]", "cpus: [2, all]", "23:31", `a CPU must be a number between 0 and 4095, not "all"`, ""},
+		{"no cpus", "cpus: [2, 3]", "cpus: []", "23:27", "an empty list of CPUs", "leave cpus out"},
+		{"ring", "ring_size: 1024", "ring_size: 1000", "23:58", "ring_size must be a power of two, not 1000", "512 or 1024"},
+		{"large ring", "ring_size: 1024", "ring_size: 16384", "23:58", "between 64 and 8192", ""},
+		{"frames", "frames: 8192", "frames: 1024", "23:72", "1024 frames are too few for rings of 1024", "at least 2048"},
+		{"frame size", "frame_size: 2048", "frame_size: 3000", "23:90", "frame_size must be a power of two, not 3000", "2048 or 4096"},
+		{"huge pages", "huge_pages: true", "huge_pages: 2MiB", "23:108", `huge_pages must be true or false, not "2MiB"`, ""},
+		{"busy poll", "busy_poll: 20", "busy_poll: true", "23:125", "busy_poll must be a number between 0 and 1000", ""},
+		{"poll", "poll: always", "poll: never", "23:135", `unknown poll "never"`, "adaptive, always"},
 		{"two documents", "policy: policy.d\n", "policy: policy.d\n---\na: b\n", "10:1", "one document", ""},
 		{"ports list", "metrics: {listen", "metrics: [listen", "", "not YAML", ""},
 	} {
@@ -295,6 +318,8 @@ func TestGatewaySchema(t *testing.T) {
 	for _, change := range [][2]string{
 		{"on_stop: block", "on_stpo: block"}, {"mtu: 9000", "mtu: 0"}, {"native", "nativ"}, {"max: 100000", "max: 5"},
 		{"other: 24d", "fragment: 30s"}, {"tcp_syn_sent: 5m", "tcp_syn_sent: 300"}, {"policy: policy.d\n", ""}, {"rate: 10", "rate: 0"},
+		{"force_stage: forward", "force_stage: mirror"}, {"count: 2", "count: 0"}, {"ring_size: 1024", "ring_size: 1000"},
+		{"frame_size: 2048", "frame_size: 8192"}, {"busy_poll: 20", "busy_poll: -1"}, {"poll: always", "poll: never"}, {"[2, 3]", "[]"},
 		{"1GiB", "1GB"}, {"keep: 2", "keep: -1"}, {"[not-syn, spoofed]", "[]"},
 		{"{from: [lan], services: [ssh, tcp/443]}", "{from: [lan]}"}, {"wan0: {device: eth0}", "wan0: {}"},
 	} {

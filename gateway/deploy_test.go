@@ -25,6 +25,11 @@ func labelsOf() map[string][]string {
 	for _, m := range metrics() {
 		labels[m.name] = append([]string{"job", "instance"}, m.labels...)
 	}
+	for _, h := range histograms() {
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			labels[h.name+suffix] = append([]string{"job", "instance", "le"}, h.labels...)
+		}
+	}
 	return labels
 }
 

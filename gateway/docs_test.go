@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/worker"
 	"github.com/softdpu/softdpu/firewall"
 )
 
@@ -163,6 +164,8 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 	}
 	for _, c := range []*Config{full, least} {
 		c.PolicyPos = firewall.Pos{}
+		w := &c.Workers // these have no default
+		c.ForceStage, w.Written, w.Count, w.CPUs, w.Frames, w.FrameSize = "", false, 0, nil, 0, 0
 		for i := range c.Ports {
 			c.Ports[i].Pos, c.Ports[i].DevicePos, c.Ports[i].MTU = firewall.Pos{}, firewall.Pos{}, 0 // no default
 		}
@@ -203,7 +206,9 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		"max_size": fmt.Sprintf("%dMiB", least.Events.MaxSize>>20), "keep": fmt.Sprint(least.Events.Keep), "drops": fmt.Sprint(least.Events.Drops != 0),
 		"on_stop": string(least.OnStop), "override_management": fmt.Sprint(least.Management.Override),
 		"fix_offloads": fmt.Sprint(least.Ports[0].FixOffloads), "fix_checksums": string(least.Ports[0].FixChecksums),
-		"xdp_mode": string(least.Ports[0].XDPMode),
+		"xdp_mode": string(least.Ports[0].XDPMode), "mode": string(least.Workers.Mode),
+		"ring_size": fmt.Sprint(least.Workers.RingSize), "huge_pages": fmt.Sprint(least.Workers.HugePages),
+		"busy_poll": fmt.Sprint(least.Workers.BusyPoll), "poll": string(least.Workers.Poll),
 	}
 	for _, row := range rows {
 		key := code(row[0])[0]
@@ -274,6 +279,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Reload", []any{Reloaded{}}},
 		{"### History", []any{HistoryEntry{}}},
 		{"### Comparison", []any{PolicyDiff{}}},
+		{"### Workers and queues", []any{WorkersStatus{}}},
 		{"### Capture", []any{CaptureRequest{}}},
 		{"## Events", []any{eveEvent{}}},
 	} {
@@ -288,7 +294,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		sameNames(t, "field below "+row.heading, firstCells(tableRows(section(t, page, row.heading), "field")), want)
 	}
 	status := code(section(t, page, "### Status"))
-	for _, v := range []any{PolicyStatus{}, UnconfirmedStatus{}, RolledBackStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}} {
+	for _, v := range []any{PolicyStatus{}, UnconfirmedStatus{}, RolledBackStatus{}, FileStatus{}, PortStatus{}, TableStatus{}, EventStatus{}, WorkersSummary{}} {
 		for _, name := range jsonFields(reflect.TypeOf(v), false) {
 			if !slices.Contains(status, name) {
 				t.Errorf("docs/GATEWAY.md does not speak of the field %q of %T", name, v)
@@ -296,9 +302,10 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		}
 	}
 	for heading, of := range map[string][]any{
-		"### History":    {firewall.Changes{}, firewall.Change{}},
-		"### Comparison": {DiffSide{}, firewall.Difference{}, firewall.FieldDiff{}},
-		"## Control API": {Confirmed{}},
+		"### History":            {firewall.Changes{}, firewall.Change{}},
+		"### Comparison":         {DiffSide{}, firewall.Difference{}, firewall.FieldDiff{}},
+		"## Control API":         {Confirmed{}, RuleMirror{}},
+		"### Workers and queues": {worker.Attempt{}, worker.MemoryStatus{}, worker.WorkerStatus{}, worker.QueueStatus{}, worker.RingStatus{}, worker.Stall{}},
 	} {
 		named := code(section(t, page, heading))
 		for _, v := range of {
@@ -379,9 +386,18 @@ func TestGatewayPageNamesMetrics(t *testing.T) {
 	for _, m := range metrics() {
 		names = append(names, m.name)
 	}
+	plain := len(names)
+	for _, h := range histograms() {
+		names = append(names, h.name)
+	}
 	sameNames(t, "metric", firstCells(rows), names)
 	if len(rows) != len(names) {
 		t.Fatalf("%d rows for %d metrics", len(rows), len(names))
+	}
+	for i, h := range histograms() {
+		if row := rows[plain+i]; len(row) != 4 || code(row[0])[0] != h.name || row[1] != "histogram" || !slices.Equal(code(row[2]), h.labels) || row[3] == "" {
+			t.Errorf("row %q is not the histogram %s with labels %v", row, h.name, h.labels)
+		}
 	}
 	for i, m := range metrics() {
 		kind := map[prometheus.ValueType]string{prometheus.CounterValue: "counter", prometheus.GaugeValue: "gauge"}[m.kind]
@@ -395,7 +411,7 @@ func TestGatewayPageNamesMetrics(t *testing.T) {
 		}
 	}
 	for _, name := range metricName.FindAllString(page, -1) {
-		if !slices.Contains(names, name) && name != "softdpu_port_" {
+		if _, served := labelsOf()[name]; !served && !slices.Contains(names, name) && name != "softdpu_port_" {
 			t.Errorf("docs/GATEWAY.md speaks of the metric %q, which there is not", name)
 		}
 	}

@@ -46,6 +46,7 @@ type eveEvent struct {
 	Policy      *evePolicy `json:"policy,omitempty"`
 	Set         *eveSet    `json:"set,omitempty"`
 	Port        *evePort   `json:"port,omitempty"`
+	Worker      *eveWorker `json:"worker,omitempty"`
 	Softdpu     eveRule    `json:"softdpu"`
 }
 

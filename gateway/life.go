@@ -43,7 +43,8 @@ func (g *running) openPlane() (err error) {
 	g.plane, err = dataplane.Open(dataplane.Options{
 		FlowsMax: c.Flows.Max, HalfOpenShare: c.Flows.HalfOpenShare,
 		Rules: len(rules.Compiled.Rules), EventRate: uint32(c.Events.Rate), DropEvents: c.Events.Drops, Ethertypes: c.Ethertypes,
-		Keep: true, Ports: rules.portConfigs(c), Numbers: g.before, OnPort: g.portChanged,
+		Workers: len(rules.neededBy()) > 0,
+		Keep:    true, Ports: rules.portConfigs(c), Numbers: g.before, OnPort: g.portChanged,
 	})
 	if err != nil {
 		return err
@@ -67,6 +68,9 @@ func (g *running) attach() (err error) {
 		return err
 	}
 	g.events.namePorts(g.plane.Ports())
+	if err := g.employ(rules); err != nil {
+		return err
+	}
 	if taken {
 		return g.publish(rules, epoch)
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"math"
 	"runtime"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -31,6 +32,10 @@ const quietRules = 1000
 
 // metrics returns what is served, in the order of docs/GATEWAY.md, which a test holds against it.
 func metrics() []metric {
+	return slices.Concat(gatewayMetrics(), workerMetrics())
+}
+
+func gatewayMetrics() []metric {
 	return []metric{
 		// The gateway.
 		{"softdpu_build_info", "Always 1: what runs.", gauge, []string{"version", "go_version", "kernel"},
@@ -120,7 +125,8 @@ func metrics() []metric {
 		{"softdpu_flows", "Flows in the table, by state and by where they live.", gauge, []string{"state", "tier"},
 			func(r *reading, emit emit) {
 				for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
-					emit(float64(r.states[s]), s.String(), "xdp")
+					emit(float64(r.states[s]-r.carried[s]), s.String(), tierXDP)
+					emit(float64(r.carried[s]), s.String(), tierWorker)
 				}
 			}},
 		{"softdpu_revoked_flows", "Of the flows, those that the policy no longer allows: drops until their time-out.", gauge, nil,

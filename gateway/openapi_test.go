@@ -20,6 +20,7 @@ import (
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/dataplane/worker"
 	"github.com/softdpu/softdpu/firewall"
 )
 
@@ -33,6 +34,9 @@ var apiTypes = map[string]any{
 	"HistoryEntry": HistoryEntry{}, "Changes": firewall.Changes{}, "Change": firewall.Change{},
 	"PolicyDiff": PolicyDiff{}, "DiffSide": DiffSide{}, "Difference": firewall.Difference{}, "FieldDiff": firewall.FieldDiff{},
 	"SetStatus": SetStatus{}, "SetEntry": SetEntry{}, "SetChange": SetChange{}, "SetChanged": SetChanged{},
+	"WorkersStatus": WorkersStatus{}, "WorkersSummary": WorkersSummary{}, "WorkerAttempt": worker.Attempt{}, "WorkerMemory": worker.MemoryStatus{},
+	"WorkerStatus": worker.WorkerStatus{}, "WorkerQueue": worker.QueueStatus{}, "WorkerRing": worker.RingStatus{}, "WorkerStall": worker.Stall{},
+	"RuleMirror":     RuleMirror{},
 	"CaptureRequest": CaptureRequest{}, "CaptureStatus": CaptureStatus{},
 }
 
@@ -441,6 +445,8 @@ func TestAPIDocumentNamesWords(t *testing.T) {
 		{"RuleStatus", "action", []string{firewall.Allow.String(), firewall.Deny.String(), firewall.Reject.String()}},
 		{"PortStatus", "mode", []string{dataplane.ModeNative.String(), dataplane.ModeGeneric.String(), ""}},
 		{"Inheritance", "how", []string{startFirst, startTakeOver, startConversion, startAfresh}},
+		{"WorkerStatus", "state", []string{workerPolling, workerSleeping, workerSilent, workerRestarting}},
+		{"RuleStatus", "on_failure", []string{"", firewall.OnFailureDrop, firewall.OnFailureBypass}},
 		{"HistoryEntry", "result", []string{resultInForce, resultRefused}},
 		{"HistoryEntry", "confirm", []string{"", confirmWaiting, confirmConfirmed, confirmRolledBack}},
 		{"DiffSide", "what", []string{sideInForce, sideEntry, sideFiles}},

@@ -180,6 +180,9 @@ func (g *running) replace(r *Ruleset) error {
 		return firewall.Errors{r.config.PolicyPos.Errorf("policy needs counters for %d rules, and this run has %d", n, most).
 			WithHint("if many rules were renamed, apply again in a minute; else restart to have room for more")}
 	}
+	if err := g.employ(r); err != nil {
+		return err
+	}
 	if err := g.ledger.renumber(old.Compiled.Identities, r.Compiled.Identities); err != nil {
 		return err
 	}

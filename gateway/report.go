@@ -12,6 +12,7 @@ import (
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/dataplane/worker"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
 )
@@ -35,7 +36,8 @@ type reporter struct {
 	version     string
 	started     time.Time
 	inheritance *atomic.Pointer[Inheritance]
-	captures    *captures // of the control socket
+	captures    *captures                    // of the control socket
+	crew        func() (worker.Status, bool) // whether workers run, and how
 }
 
 // flows calls fn for every flow that the filter matches, nil for all, until it returns an error, which
@@ -59,12 +61,19 @@ func (r *reporter) flows(filter *Filter, fn func(*Flow) error) error {
 
 func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) string) Flow {
 	rule, t := r.rules.rule(f.Rule), &f.Tuple
+	higher := ""
+	stages := f.Stages[0] | f.Stages[1]
+	if stages != 0 {
+		higher = r.rules.Load().whyWorker(f)
+	} else {
+		higher = why(f.Nexthop)
+	}
 	return Flow{
 		Family: t.Family, Proto: protoName(t.Proto),
 		SrcIP: t.Source(), SrcPort: t.SrcPort, DestIP: t.Destination(), DestPort: t.DstPort,
 		From: r.rules.zoneName(f.From), To: r.rules.zoneName(f.To),
 		State: f.State.String(), Revoked: f.Revoked,
-		Tier: "xdp", WhyNotHigher: why(f.Nexthop),
+		Tier: tierOf(stages), WhyNotHigher: higher,
 		Rule: rule.Name, File: rule.File, Line: rule.Line, Epoch: f.Epoch,
 		Packets: f.Packets, Bytes: f.Bytes,
 		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)), CommunityID: flowCommunityID(t),
@@ -172,7 +181,7 @@ func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
 			Name: info.Name, Action: info.Action.String(), Mode: "enforce", File: info.File, Line: info.Line,
 			Packets: s.packets, Bytes: s.bytes, Flows: s.flows, Judged: s.judged, Unlogged: s.unlogged,
 			Log: info.Log, Builtin: info.Builtin, Expired: info.Expired,
-			Description: info.Description, Owner: info.Owner,
+			Mirror: mirrorOf(&info.Mirror), OnFailure: onFailure(info), Description: info.Description, Owner: info.Owner,
 		}
 		if info.Audit {
 			out.Mode = "audit"
@@ -209,6 +218,11 @@ func (r *reporter) status() (*Status, error) {
 	}
 	s.Policy.Epoch, _ = r.plane.Epoch()
 	s.Capture = r.captures.status()
+	crew, err := r.workers()
+	if err != nil {
+		return nil, err
+	}
+	s.Workers = crew.summary()
 	if !c.NextExpiry.IsZero() {
 		s.Policy.NextExpiry = &c.NextExpiry
 	}

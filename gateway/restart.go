@@ -12,7 +12,7 @@ import (
 
 // reloadable are the fields of Config that a reload puts in force; those of what the reader says of the
 // file are none of the operator's. Any other that differs needs a restart.
-var reloadable = []string{"File", "Ports", "Inline", "Policy", "PolicyPos", "Management", "Warnings"}
+var reloadable = []string{"File", "Ports", "Inline", "Policy", "PolicyPos", "Management", "ForceStage", "Warnings"}
 
 // restartFor says which keys of another version of this configuration only a restart puts in force.
 func (c *Config) restartFor(next *Config) (errs firewall.Errors) {
@@ -27,6 +27,10 @@ func (c *Config) restartFor(next *Config) (errs firewall.Errors) {
 		case reflect.ValueOf(a).FieldByName(name).Kind() == reflect.Struct:
 			x, y := reflect.ValueOf(a).FieldByName(name), reflect.ValueOf(b).FieldByName(name)
 			for _, field := range differing(x.Interface(), y.Interface()) {
+				if field == "Written" { // the section as a whole
+					refuse(snake(name))
+					continue
+				}
 				refuse(snake(name) + "." + snake(field))
 			}
 		default:

@@ -31,6 +31,8 @@ events: {file: eve.json}
 		{"mtu", "eth1", "eth1, mtu: 1400", ""},
 		{"mode", "eth0", "eth0, xdp_mode: generic", ""},
 		{"inline", "kind: Gateway", "kind: Gateway\ninline: [[lan, wan]]", ""},
+		{"stage", "kind: Gateway", "kind: Gateway\nforce_stage: forward", ""},
+		{"workers", "kind: Gateway", "kind: Gateway\nworkers: {}", "workers"},
 		{"the end", "kind: Gateway", "kind: Gateway\non_stop: keep", "on_stop"},
 		{"upgrade grace", "kind: Gateway", "kind: Gateway\nupgrade_grace: none", "upgrade_grace"},
 		{"size", "max: 1000", "max: 1001", "flows.max"},

@@ -72,7 +72,7 @@ func compileRuleset(c *Config, policy *firewall.Policy, options firewall.Compile
 	if err != nil {
 		return nil, err
 	}
-	if errs := c.zoneless(compiled); len(errs) > 0 {
+	if errs := c.zoneless(compiled, policy.Monitors()); len(errs) > 0 {
 		return nil, errs
 	}
 	acl, err := flowtable.CompileACL(compiled.Entries)
@@ -97,17 +97,26 @@ func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions) (*Rul
 	return &next, nil
 }
 
-// zoneless refuses ports that no zone names: nothing could arrive there, and what leaves by them
-// would have no zone that a rule could speak of.
-func (c *Config) zoneless(compiled *firewall.Compiled) (errs firewall.Errors) {
+// zoneless refuses ports that no zone names, but for monitor ports: nothing could arrive there, and what
+// leaves by them would have no zone that a rule could speak of. Monitors are those that rules mirror to; a
+// rule that has expired still keeps its port.
+func (c *Config) zoneless(compiled *firewall.Compiled, monitors map[string]*firewall.Rule) (errs firewall.Errors) {
 	used := make(map[string]bool)
 	for _, p := range compiled.Ports {
 		used[p.Port] = true
 	}
 	for _, p := range c.Ports {
-		if !used[p.Name] {
+		if !used[p.Name] && monitors[p.Name] == nil {
 			errs = append(errs, p.Pos.Errorf("port %q belongs to no zone of the policy", p.Name).
-				WithHint("name it under `ports` of a zone, or take it out"))
+				WithHint("name it under `ports` of a zone, mirror a rule to it, or take it out"))
+		}
+	}
+	for _, pair := range c.Inline {
+		for i, name := range pair {
+			if rule := monitors[name]; rule != nil {
+				errs = append(errs, rule.Mirror.Pos.Errorf("port %q is joined with %q and cannot be a monitor port", name, pair[1-i]).
+					WithHint("mirror to a port that no inline pair has"))
+			}
 		}
 	}
 	return errs
@@ -115,7 +124,10 @@ func (c *Config) zoneless(compiled *firewall.Compiled) (errs firewall.Errors) {
 
 // generation is what the plane is given to run.
 func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
-	g := dataplane.Generation{Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1}
+	g := dataplane.Generation{
+		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
+		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
+	}
 	var err error
 	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
 		return g, fmt.Errorf("write the numbers of rules, zones and MAC addresses: %w", err)

@@ -225,9 +225,10 @@ func (g *running) start() error {
 		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
 	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
+	g.wg.Go(func() { g.watchCrew(ctx) })
 	r := &reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
-		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance,
+		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance, crew: g.plane.Workers,
 	}
 	if g.server, err = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.askSet, log); err != nil {
 		return err

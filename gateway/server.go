@@ -67,6 +67,7 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	mux.HandleFunc("POST /v1/flows/kill", changes(s.kill))
 	mux.HandleFunc("GET /v1/drops", s.drops)
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
+	mux.HandleFunc("GET /v1/workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.workers) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	policy.register(mux)
 	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })

@@ -17,9 +17,10 @@ func newBenchCommand(env *Env) *cobra.Command {
 		Long: `Each benchmark builds its own lab in network namespaces, measures, and takes it down again. Figures come
 with their spread, and as ratios to a peer that ran in turn with ours. docs/BENCHMARKS.md has the methods.`,
 		Example: `  sudo softdpu bench xdp
-  sudo softdpu bench gateway -o json`,
+  sudo softdpu bench gateway -o json
+  sudo softdpu bench xsk l2fwd`,
 	}
-	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env))
+	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env), newBenchXSKCommand(env))
 	return group(cmd)
 }
 

@@ -43,6 +43,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 		lab,
 		newManCommand(env),
 		newRulesCommand(env),
+		newWorkersCommand(env),
 		newRunCommand(env),
 		newPolicyCommand(env),
 		newSetCommand(env),

@@ -70,6 +70,8 @@ func ruleTable(rules []gateway.RuleStatus, now time.Time) *table {
 			action += " (expired)"
 		case r.Mode != "enforce":
 			action += " (" + r.Mode + ")"
+		case r.Mirror != nil:
+			action += " (mirror " + r.Mirror.Port + ")"
 		}
 		last := "never"
 		if r.LastHit != nil {

@@ -180,8 +180,11 @@ func (s *simFlags) gateway(env *Env, cmd *cobra.Command) (sim.Config, error) {
 	}
 	c.FlowsMax, c.HalfOpenShare = o.config.Flows.Max, o.config.Flows.HalfOpenShare
 	c.Timeouts, c.Ethertypes = o.config.Flows.Timeouts.Ticks(), o.config.Ethertypes
-	c.Inline = o.config.Inline
+	c.Inline, c.ForceStages = o.config.Inline, o.config.ForceStages()
 	for _, p := range o.config.Ports {
+		if !slices.ContainsFunc(o.compiled.Ports, func(z firewall.PortZone) bool { return z.Port == p.Name }) {
+			continue // a monitor port: no packet arrives there
+		}
 		port := sim.Port{Name: p.Name, MTU: p.MTU, FixChecksums: p.FixChecksums == gateway.FixChecksumsOn}
 		if o.routes != nil {
 			port.IP4, port.IP6 = ownAddresses(o.routes.Addresses[p.Name])

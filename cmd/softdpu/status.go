@@ -99,6 +99,16 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	p.say("Events", "%s", s.Events.File)
 	p.say("", "%s", counters("written", s.Events.Written, "unlogged", s.Events.Unlogged, "lost", s.Events.Lost))
 
+	if w := &s.Workers; w.Running {
+		p.say("Workers", "%d in %s mode", w.Workers, w.Mode)
+		for _, need := range w.NeededBy {
+			p.say("", "for %s", need)
+		}
+		for _, line := range attemptTexts(w.Attempts) {
+			p.say("", "%s", line)
+		}
+	}
+
 	if c := s.Capture; c != nil {
 		p.say("Capture", "by process %d of user %d for %s: %s captured, %d lost", c.PID, c.UID, ago(c.Since), quantity(int(c.Captured), "packet"), c.Lost)
 	}
@@ -119,7 +129,7 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	if err := ports.write(&p.b, width); err != nil {
 		return err
 	}
-	notes := statusNotes(s)
+	notes := statusNotes(s, now)
 	if len(notes) > 0 {
 		p.b.WriteByte('\n')
 	}
@@ -160,7 +170,7 @@ func rolledBackBy(b *gateway.RolledBackStatus) string {
 }
 
 // statusNotes collects what runs below its best, that of ports with their names.
-func statusNotes(s *gateway.Status) (notes []string) {
+func statusNotes(s *gateway.Status, now time.Time) (notes []string) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if p.Missing != "" {
@@ -176,6 +186,10 @@ func statusNotes(s *gateway.Status) (notes []string) {
 			notes = append(notes, fmt.Sprintf("port %s: %s", p.Name, n))
 		}
 	}
+	for _, id := range s.Workers.Silent {
+		notes = append(notes, fmt.Sprintf("worker %d gives no sign of life: its flows are dropped (worker-full) or go on in XDP, as their rules say", id))
+	}
+	notes = append(notes, stallTexts(s.Workers.Stalls, now)...)
 	return append(notes, s.Notes...)
 }
 

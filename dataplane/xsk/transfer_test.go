@@ -63,6 +63,7 @@ func TestSendEveryByte(t *testing.T) {
 			s := e.open(t, l.Must(t, "client"), "c0", 1, xsk.AttachOptions{Mode: tt.mode},
 				xsk.SocketOptions{Rx: tt.ring, Tx: tt.ring, Fill: tt.ring, Completion: tt.ring}).sockets[0]
 			led := newLedger(3000, everyLength)
+			stayOnACPU(t)
 			before := must(l.Must(t, "client").DeviceStats("c0"))(t)
 			bytes := uint64(0)
 			for n := range uint64(len(led.seen)) {

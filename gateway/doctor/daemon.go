@@ -79,6 +79,14 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 			e.port(Info, "note", p.Name, "", "%s", n)
 		}
 	}
+	if s.Workers.Running {
+		crew, err := gateway.NewClient(socket).Workers(ctx)
+		if err != nil {
+			e.find(Warning, "daemon", "", "%v", err)
+			return s
+		}
+		e.crew(crew)
+	}
 	for _, n := range s.Notes {
 		e.find(Info, "note", "", "%s", n)
 	}

@@ -129,6 +129,8 @@ func (e *examination) config(c *gateway.Config, status *gateway.Status) error {
 		e.warnings("policy", rules.Warnings)
 	}
 	e.files(c)
+	huge, _ := readNumber(freeHugePages) // without the file there are none
+	e.workersWanted(&c.Workers, readCPUs(onlineCPUs), huge)
 	if status == nil {
 		free, where := available()
 		e.memory(c, rules, free, where)

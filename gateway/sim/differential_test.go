@@ -202,7 +202,7 @@ func forced(policy *traffic.Policy) uint8 {
 // compileFor compiles a policy that follows another, whose identities it keeps; nil: it is the first.
 func compileFor(t *testing.T, w *oracle.World, policy *traffic.Policy, previous *firewall.Identities) *firewall.Compiled {
 	t.Helper()
-	var ports []string
+	ports := []string{traffic.MonitorPort}
 	for _, p := range w.Ports {
 		ports = append(ports, p.Name)
 	}

@@ -22,7 +22,7 @@ func newGoEngine(s *Sim, acl *flowtable.ACL) (*goEngine, error) {
 	cfg := flowtable.Config{
 		VLANZones: make(map[uint32]uint8), Ethertypes: s.cfg.Ethertypes, MACs: identities(s.policy), Nexthops: s.hops,
 		Table: table, Fragments: int(s.sizes.FragmentGroups), Epoch: s.epoch, Classifier: acl, Rules: len(s.policy.Rules) - 1,
-		Stages: s.stages(),
+		Stages: s.policy.Stages(s.cfg.ForceStages),
 	}
 	for _, at := range s.byID {
 		cfg.Ports = append(cfg.Ports, at.entry)

@@ -67,7 +67,7 @@ func newXDPEngine(s *Sim, options dataplane.Options, acl *flowtable.ACL) (e *xdp
 	if err = e.place(s); err != nil {
 		return e, err
 	}
-	if err = e.publish(s.epoch, s.policy, acl, s.stages()); err != nil {
+	if err = e.publish(s.epoch, s.policy, acl, s.policy.Stages(s.cfg.ForceStages)); err != nil {
 		return e, err
 	}
 	e.sim = e.plane.Sim()

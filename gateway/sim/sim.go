@@ -183,17 +183,12 @@ func (s *Sim) Publish(policy *firewall.Compiled) error {
 	if err != nil {
 		return fmt.Errorf("publish policy: %w", err)
 	}
-	if err := s.engine.publish(s.epoch+1, policy, acl, s.stages()); err != nil {
+	if err := s.engine.publish(s.epoch+1, policy, acl, policy.Stages(s.cfg.ForceStages)); err != nil {
 		return fmt.Errorf("publish policy: %w", err)
 	}
 	s.epoch++
 	s.policy = policy
 	return nil
-}
-
-// stages are what a policy and the configuration ask of workers.
-func (s *Sim) stages() flowtable.Stages {
-	return flowtable.Stages{Force: s.cfg.ForceStages}
 }
 
 // Packet decides about a frame that arrives at now, in ns of any clock, by the port of this name. The

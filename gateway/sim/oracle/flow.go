@@ -71,7 +71,7 @@ func (o *Oracle) find(k key) (f *flow, opener bool) {
 // open puts a new flow in the place of an old one of the same ends.
 func (o *Oracle) open(p *packet, op Opening, j Judgement) *flow {
 	f := &flow{opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
-	o.employ(f)
+	o.employ(f, j)
 	if p.proto == protoTCP {
 		f.openTCP(&p.tcp)
 	}
@@ -136,15 +136,15 @@ func (o *Oracle) rejudge(f *flow, query uint16) []string {
 	f.epoch, f.revoked = o.epoch, j.Reason != ""
 	if !f.revoked {
 		f.rule = j.Rule
-		o.employ(f)
+		o.employ(f, j)
 	}
 	return j.Audit
 }
 
 // employ gives a flow that is allowed to a worker, if section 14 asks for that. One that has it keeps it
 // until it is done.
-func (o *Oracle) employ(f *flow) {
-	if o.worked && f.opening.From != firewall.NameHost && f.opening.To != firewall.NameHost {
+func (o *Oracle) employ(f *flow, j Judgement) {
+	if (o.worked || j.Worker) && f.opening.From != firewall.NameHost && f.opening.To != firewall.NameHost {
 		f.worked = true
 	}
 }
@@ -169,7 +169,7 @@ func (o *Oracle) leave(p *packet, f *flow, fromOpener bool, query uint16) (h hop
 		return h, j.Audit, "policy-revoked"
 	}
 	f.rule = j.Rule
-	o.employ(f)
+	o.employ(f, j)
 	return h, j.Audit, ""
 }
 

@@ -36,6 +36,7 @@ type Judgement struct {
 	Reason    string   // "" if allowed, else spoofed, no-rule-matched, deny or reject
 	Rule      string   // that decided, "" if none did
 	Midstream bool     // the rule admits TCP without its SYN
+	Worker    bool     // the rule asks for a worker
 	Audit     []string // rules in audit mode that matched on the way
 }
 
@@ -60,7 +61,7 @@ func (o *Oracle) Judge(op Opening) Judgement {
 			audit = append(audit, r.Name)
 			continue
 		}
-		j := Judgement{Rule: r.Name, Midstream: r.Midstream, Audit: audit}
+		j := Judgement{Rule: r.Name, Midstream: r.Midstream, Worker: r.Mirror.Port != "", Audit: audit}
 		switch r.Action {
 		case firewall.Deny:
 			j.Reason = "deny"

@@ -17,6 +17,9 @@ type Policy struct {
 	Worked bool // the configuration beside it leads every flow through a worker
 }
 
+// MonitorPort is the port that rules mirror to. It is beside those of the world: no packet comes by it.
+const MonitorPort = "monitor"
+
 // author writes policies about one layout.
 type author struct {
 	*layout
@@ -208,6 +211,10 @@ func (w *author) rule() string {
 	}
 	if action == "allow" && (service == "any" || strings.HasPrefix(service, "tcp")) && w.r.IntN(3) == 0 {
 		text += ", midstream: true"
+	}
+	if action == "allow" && !strings.Contains(text, "mode: audit") && w.r.IntN(4) == 0 {
+		text += ", mirror: " + w.one(MonitorPort, "{port: "+MonitorPort+", packets: 4}")
+		text += ", on_failure: " + w.one("drop", "bypass")
 	}
 	return text + "}"
 }

@@ -1,0 +1,270 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softdpu/softdpu/testenv"
+)
+
+// tiers returns how many flows live in each tier, by a filter, and why those of workers do.
+func (r *testGateway) tiers(t *testing.T, filter string) (n map[string]int, why map[string]bool) {
+	t.Helper()
+	n, why = map[string]int{}, map[string]bool{}
+	for _, f := range must(r.Flows(t.Context(), filter, 0)) {
+		n[f.Tier]++
+		if f.Tier == tierWorker {
+			why[f.WhyNotHigher] = true
+		}
+	}
+	return n, why
+}
+
+// With force_stage workers carry every flow between ports; without it again flows that go on move up, and
+// lose nothing.
+func TestLabForceStage(t *testing.T) {
+	config := labMetrics + "force_stage: forward\n"
+	r := newReloadRigIn(t, testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-force"}), config, labPolicy, 80)
+	rig := &rig{testGateway: r.testGateway, lab: r.lab, client: r.client, server: r.lab.Must(t, "server"), gw: r.lab.Must(t, testenv.Gateway)}
+	const pings = 20
+	for _, a := range rig.addresses() {
+		if p, err := r.client.Ping(t.Context(), a, testenv.PingOptions{Count: pings, Size: 1400}); err != nil || p.Received != pings {
+			t.Errorf("ping %s: %d of %d came back: %v, %v", a, p.Received, p.Sent, p.Errors, err)
+		}
+	}
+	random := rand.New(rand.NewPCG(14, 1))
+	c := r.dial(t, 80)
+	const swaps = 30
+	for i := range swaps {
+		if err := swap(c, random, 5*time.Second); err != nil {
+			t.Fatalf("exchange %d: %v\n%s\n%s", i, err, rig.tally(t), r.log)
+		}
+	}
+	n, why := r.tiers(t, "")
+	if n[tierXDP] != 0 || n[tierWorker] != 3 || len(why) != 1 || !why["force_stage: forward in the configuration"] {
+		t.Errorf("flows by tier %v, because of %v", n, why)
+	}
+	if n, _ := r.tiers(t, "tier worker"); n[tierWorker] != 3 || len(n) != 1 {
+		t.Errorf("the filter finds %v", n)
+	}
+
+	s := must(r.Workers(t.Context()))
+	if !s.Running || s.Mode != "copy" || len(s.NeededBy) != 1 || s.NeededBy[0] != "force_stage: forward" || len(s.Workers) == 0 || len(s.Attempts) == 0 || s.Memory.Frames == 0 {
+		t.Fatalf("workers %+v", s)
+	}
+	var packets, sent, batches uint64
+	ports := map[string]bool{}
+	for _, w := range s.Workers {
+		packets, sent = packets+w.Packets, sent+w.Sent
+		for _, b := range w.Batches {
+			batches += b
+		}
+		for _, q := range w.Queues {
+			ports[q.Port] = true
+		}
+	}
+	if packets < 2*2*pings+2*swaps || sent < packets || batches == 0 || !ports["lan"] || !ports["wan"] {
+		t.Errorf("workers took %d packets in %d batches and sent %d, on ports %v", packets, batches, sent, ports)
+	}
+	status := must(r.Status(t.Context())).Workers
+	if !status.Running || status.Workers != len(s.Workers) || status.Mode != "copy" || len(status.Silent) != 0 || len(status.Stalls) != 0 {
+		t.Errorf("status says %+v", status)
+	}
+	values, text := rig.scrape(t)
+	counted := 0.0
+	for series, v := range values {
+		if strings.HasPrefix(series, "softdpu_worker_receive_packets_total{") {
+			counted += v
+		}
+	}
+	if counted < float64(packets) || values["softdpu_workers_running"] != 1 || values[`softdpu_workers_info{mode="copy"}`] != 1 ||
+		values[`softdpu_flows{state="replied",tier="worker"}`] != 2 || values[`softdpu_flows{state="established",tier="worker"}`] != 1 {
+		t.Errorf("metrics say that %v packets came by workers, which counted %d:\n%s", counted, packets, text)
+	}
+	if log := r.log.String(); !strings.Contains(log, `msg="workers run"`) || !strings.Contains(log, "mode=copy") || strings.Count(log, `msg="workers run"`) != 1 {
+		t.Errorf("the log does not say once that workers run:\n%s", log)
+	}
+
+	// Without it: the flow that goes on moves up; the workers stay.
+	r.write(t, "softdpu.yaml", labMetrics)
+	r.apply(t, labPolicy)
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if err := swap(c, random, 5*time.Second); err != nil {
+			t.Fatalf("after the reload: %v\n%s", err, rig.tally(t))
+		}
+		if n, why := r.tiers(t, "dport 80"); n[tierXDP] != 1 {
+			return fmt.Errorf("flows by tier %v, because of %v", n, why)
+		}
+		return nil
+	})
+	if s = must(r.Workers(t.Context())); !s.Running || len(s.NeededBy) != 0 {
+		t.Errorf("after the reload: running %v, needed by %v", s.Running, s.NeededBy)
+	}
+	before := s.Workers
+	for range 5 {
+		if err := swap(c, random, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, w := range must(r.Workers(t.Context())).Workers {
+		if w.Packets != before[i].Packets {
+			t.Errorf("worker %d got %d packets of a flow that moved up", i, w.Packets-before[i].Packets)
+		}
+	}
+
+	// And back: established flows move down at once.
+	r.write(t, "softdpu.yaml", config)
+	r.apply(t, labPolicy)
+	if err := swap(c, random, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := r.tiers(t, "dport 80"); n[tierWorker] != 1 {
+		t.Errorf("after force_stage came back: %v", n)
+	}
+	if drops := must(r.Drops(t.Context(), false)); len(drops) != 0 {
+		t.Errorf("dropped: %+v", drops)
+	}
+}
+
+// A reload to a policy that mirrors starts workers: copies leave by the monitor port, and a flow of which
+// only the first packets are mirrored moves up.
+func TestLabMirror(t *testing.T) {
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-mirror"})
+	gw := l.Must(t, testenv.Gateway)
+	ip(t, fmt.Sprintf("link add mon netns %s type veth peer name tool netns %s", gw.Name(), gw.Name()))
+	for _, device := range []string{"mon", "tool"} {
+		sysctl(t, gw, "ipv6/conf/"+device+"/disable_ipv6", "1")
+		if err := gw.SetUp(device, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := strings.Replace(labRouted, "wan: {device: wan}", "wan: {device: wan}, mon0: {device: mon}", 1)
+	policy := func(first, second string) string {
+		return fmt.Sprintf(`apiVersion: softdpu/v1
+kind: Policy
+zones: {lan: {ports: [lan]}, wan: {ports: [wan]}}
+rules:
+  - {name: web, from: lan, to: wan, service: tcp/80, action: allow%s}
+  - {name: mail, from: lan, to: wan, service: tcp/25, action: allow%s}
+`, first, second)
+	}
+	// No rule mirrors now, and mon0 has no zone.
+	r := newReloadRigIn(t, l, config, policy("", ", mirror: mon0, expires: 2020-01-01"), 80, 25)
+	random := rand.New(rand.NewPCG(14, 2))
+	web := r.dial(t, 80)
+	if err := swap(web, random, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if s := must(r.Workers(t.Context())); s.Running || len(s.NeededBy) != 0 {
+		t.Fatalf("workers without need: %+v", s)
+	}
+
+	const first = 6
+	r.apply(t, policy(fmt.Sprintf(", mirror: {port: mon0, packets: %d}", first), ", mirror: mon0"))
+	if s := must(r.Workers(t.Context())); !s.Running || len(s.NeededBy) != 2 || s.NeededBy[0] != "rule web mirrors to mon0, the first 6 packets" {
+		t.Fatalf("workers %+v", s)
+	}
+	rules := must(r.Rules(t.Context()))
+	for _, rule := range rules {
+		if rule.Name == "web" && (rule.Mirror == nil || *rule.Mirror != RuleMirror{"mon0", first} || rule.OnFailure != "drop") {
+			t.Errorf("rule %+v", rule)
+		}
+	}
+	copies := func() uint64 { return must(gw.DeviceStats("tool")).RxPackets }
+	before := copies()
+	mail := r.dial(t, 25)
+	for range 10 {
+		if err := swap(mail, random, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counted := func(name string) uint64 {
+		for _, rule := range must(r.Rules(t.Context())) {
+			if rule.Name == name {
+				return rule.Packets
+			}
+		}
+		return 0
+	}
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if got, want := copies()-before, counted("mail"); got != want || want < 20 {
+			return fmt.Errorf("%d copies of %d packets", got, want)
+		}
+		return nil
+	})
+	if n, why := r.tiers(t, "rule mail"); n[tierWorker] != 1 || !why["rule mail mirrors it"] {
+		t.Errorf("flows by tier %v, because of %v", n, why)
+	}
+
+	before = copies()
+	again := r.dial(t, 80)
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if err := swap(again, random, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := strings.Cut(again.LocalAddr().String(), ":")
+		if n, why := r.tiers(t, "sport "+port); n[tierXDP] != 1 {
+			return fmt.Errorf("flows by tier %v, because of %v", n, why)
+		}
+		return nil
+	})
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if got := copies() - before; got != first {
+			return fmt.Errorf("%d copies of the first %d packets", got, first)
+		}
+		return nil
+	})
+	if err := swap(web, random, 5*time.Second); err != nil {
+		t.Errorf("a flow from before the reload: %v", err)
+	}
+	lost := uint64(0)
+	for _, w := range must(r.Workers(t.Context())).Workers {
+		lost += w.MirrorLost
+	}
+	if lost != 0 {
+		t.Errorf("%d copies were left out", lost)
+	}
+
+	// What arrives by the monitor port is dropped.
+	dropped := func() (n uint64) {
+		for _, d := range must(r.Drops(t.Context(), false)) {
+			if d.Reason == "vlan-unknown" {
+				n = d.Packets
+			}
+		}
+		return n
+	}
+	sender, err := gw.OpenSender("tool")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	frame := make([]byte, 60)
+	copy(frame, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 46})
+	was := dropped()
+	if err := sender.Send(frame); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if n := dropped(); n != was+1 {
+			return fmt.Errorf("%d packets more are dropped as vlan-unknown", n-was)
+		}
+		return nil
+	})
+}
+
+// Workers that cannot run as the configuration says keep the gateway from starting, with the reason.
+func TestLabWorkersRefused(t *testing.T) {
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-wref"})
+	c := write(t, labRouted+"workers: {mode: zero-copy}\n", labPolicy)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err := l.Must(t, testenv.Gateway).Do(func() error { return Run(ctx, c, Options{}) })
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "zero-copy") || !strings.Contains(err.Error(), "port lan") || !strings.Contains(err.Error(), "workers in the configuration") {
+		t.Errorf("start: %v", err)
+	}
+}
