@@ -57,6 +57,7 @@ func TestReady(t *testing.T) {
 		{"another flow", word, bpf.XDPHandover{Cell: 1*8 + 3*2, Generation: 8}, false},
 		{"no flow", 7 << wordGeneration, bpf.XDPHandover{Cell: 1*8 + 3*2, Generation: 7}, false},
 		{"marked already", word | wordReady, bpf.XDPHandover{Cell: 1*8 + 3*2, Generation: 7}, false},
+		{"judged by another policy since", word, bpf.XDPHandover{Cell: 1*8 + 3*2, Generation: 7, Epoch: 1}, false},
 		{"in the overflow", word, bpf.XDPHandover{Cell: noCell, Generation: 7}, false},
 		{"beyond the tables", word, bpf.XDPHandover{Cell: 4 * 8, Generation: 7}, false},
 	} {
