@@ -1,10 +1,12 @@
 package dataplane
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -209,4 +211,125 @@ func TestWorkers(t *testing.T) {
 	}
 	served(4)
 	answers()
+}
+
+// TestMovesUp opens many flows, of which a worker copies the first packets, and sends numbered packets of all of them
+// in turn: each arrives once and in its flow's order, while the flows move up to XDP one after the other.
+func TestMovesUp(t *testing.T) {
+	flows := 300
+	if os.Getenv("SOFTDPU_LONG") != "" {
+		flows = 10_000
+	}
+	const packets, limit = 12, 4
+	// One queue, so that packets by socket and by XDP end in one ring of the far end: what is behind is not ours.
+	g := newGateway(t, "client-server")
+	var p *Plane
+	g.do(t, func() (err error) {
+		p, err = Open(Options{FlowsMax: 1 << 17, HalfOpenShare: 1})
+		return err
+	})
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	policy := Generation{Epoch: 1, ACL: allowAll(t), Rules: 1, Workers: true,
+		Works: map[uint32]RuleWork{1: {Stages: bpf.StageMirror, Mirror: "lan0", MirrorPackets: limit}}}
+	if err := p.Publish(policy); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Attach(routed()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartWorkers(WorkerOptions{Ring: 512}); err != nil {
+		t.Fatal(err)
+	}
+	client, server := g.lab.Must(t, "client"), g.lab.Must(t, "server")
+	testenv.Eventually(t, 15*time.Second, func() error { // so that the server's MAC is known
+		r, err := server.Ping(t.Context(), netip.MustParseAddr("10.10.2.1"), testenv.PingOptions{Timeout: 200 * time.Millisecond})
+		if err == nil && r.Received == 0 {
+			err = errors.New("the gateway does not answer the server")
+		}
+		return err
+	})
+	from, err := client.MAC("c0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lan := p.Ports()[0]
+	sender, err := client.OpenSender("c0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	parse := func(f []byte) (flow, n int, ok bool) {
+		i := bytes.Index(f, []byte("flow "))
+		if i < 0 {
+			return 0, 0, false
+		}
+		_, err := fmt.Sscanf(string(f[i:]), "flow %d packet %d", &flow, &n)
+		return flow, n, err == nil
+	}
+	arrived, err := server.StartCapture("s0", testenv.CaptureOptions{Keep: flows * packets * 2,
+		Match: func(f []byte) bool { _, _, ok := parse(f); return ok }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What comes before XDP knows the server's MAC goes by the kernel.
+	testenv.Eventually(t, 15*time.Second, func() error {
+		if err := sender.Send(datagram(t, from, lan.MAC[:], "10.10.1.2", "10.10.2.2", 1999, "first")); err != nil {
+			return err
+		}
+		time.Sleep(30 * time.Millisecond) // and what workers have counted is published then
+		if c := workerCounts(t, p); c.Packets == 0 {
+			return errors.New("no packet came to a worker")
+		}
+		return nil
+	})
+	before := workerCounts(t, p)
+	sent := 0
+	for n := range packets {
+		for flow := range flows {
+			frame := datagram(t, from, lan.MAC[:], "10.10.1.2", "10.10.2.2", uint16(2000+flow), fmt.Sprintf("flow %06d packet %02d", flow, n))
+			for end := time.Now().Add(20 * time.Second); sent-arrived.Count() >= 64; time.Sleep(50 * time.Microsecond) {
+				if time.Now().After(end) {
+					reasons, _ := p.Reasons()
+					t.Fatalf("%d sent, %d arrived: %+v", sent, arrived.Count(), reasons)
+				}
+			}
+			if err := sender.Send(frame); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+	}
+	testenv.Eventually(t, 20*time.Second, func() error {
+		if n := arrived.Count(); n < sent {
+			return fmt.Errorf("%d of %d arrived", n, sent)
+		}
+		return nil
+	})
+	if _, err := arrived.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	next := make([]int, flows)
+	for _, f := range arrived.Frames() {
+		flow, n, _ := parse(f.Data)
+		if n != next[flow] {
+			t.Fatalf("flow %d: packet %d came, and %d was next", flow, n, next[flow])
+		}
+		next[flow]++
+	}
+	time.Sleep(30 * time.Millisecond) // so that what they have counted is published
+	c := workerCounts(t, p)
+	c.MovedUp, c.Mirrored, c.Packets = c.MovedUp-before.MovedUp, c.Mirrored-before.Mirrored, c.Packets-before.Packets
+	// Now and then one goes by the kernel, to see whether the neighbour is there still.
+	if int(c.MovedUp) != flows || int(c.Mirrored) > flows*limit || int(c.Mirrored) < flows*limit-10 {
+		t.Errorf("%d of %d flows moved up, and %d packets were copied, want %d", c.MovedUp, flows, c.Mirrored, flows*limit)
+	}
+	// A leg moves up once its packet is known to have left: by the next but a few.
+	if most := uint64(flows * (packets - 2)); c.Packets > most {
+		t.Errorf("%d of %d packets went through workers, after the first %d of each flow were copied", c.Packets, sent, limit)
+	}
+	t.Logf("%d flows, %d packets, %d of them through workers", flows, sent, c.Packets)
 }
