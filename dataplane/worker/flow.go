@@ -14,28 +14,39 @@ const (
 )
 
 // ready marks the flow of a packet as one that needs no worker any more, and reports whether it was this call that did
-// so. A slot that has another flow by now stays as it is.
+// so. A slot that has another flow by now stays as it is, and so does a flow that was judged again since the packet
+// was handed over: the policy of now may want more of it.
 func (t *Tables) ready(h *bpf.XDPHandover) bool {
 	if h.Cell == noCell {
 		return false // of the overflow tables: it never moves up
 	}
 	group, slot := int(h.Cell>>3), h.Cell>>1&3
-	var word *uint64
+	var core *bpf.XDPFlowCore
 	switch {
 	case group < t.Groups && group < len(t.Flows4):
-		word = &t.Flows4[group].Slot[slot].Core.Word
+		core = &t.Flows4[group].Slot[slot].Core
 	case group >= t.Groups && group-t.Groups < len(t.Flows6):
-		word = &t.Flows6[group-t.Groups].Slot[slot].Core.Word
+		core = &t.Flows6[group-t.Groups].Slot[slot].Core
 	default:
 		return false
 	}
 	for {
-		old := atomic.LoadUint64(word)
-		if uint32(old>>wordGeneration) != h.Generation || old&wordState == 0 || old&wordReady != 0 {
+		old := atomic.LoadUint64(&core.Word)
+		if uint32(old>>wordGeneration) != h.Generation || old&wordState == 0 || old&wordReady != 0 || atomic.LoadUint32(&core.Epoch) != h.Epoch {
 			return false
 		}
-		if atomic.CompareAndSwapUint64(word, old, old|wordReady) {
-			return true
+		if atomic.CompareAndSwapUint64(&core.Word, old, old|wordReady) {
+			break
+		}
+	}
+	if atomic.LoadUint32(&core.Epoch) == h.Epoch {
+		return true
+	}
+	// Judged again in between: XDP writes the epoch before it takes READY off.
+	for {
+		old := atomic.LoadUint64(&core.Word)
+		if uint32(old>>wordGeneration) != h.Generation || old&wordReady == 0 || atomic.CompareAndSwapUint64(&core.Word, old, old&^wordReady) {
+			return false
 		}
 	}
 }

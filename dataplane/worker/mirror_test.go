@@ -28,18 +28,20 @@ func TestMirror(t *testing.T) {
 		limit  uint32
 		family int
 		gen    uint32 // of the flow in the slot
+		epoch  uint32 // of its last judgement; of the packets' 0
 		home   int    // 1 is the other worker, who has no queue: it sends through the first
 		copies int
 		ready  bool
 	}{
-		{"first packets of an IPv4 flow", 1500, stageMirror, limit, 4, generation, 0, limit, true},
-		{"first packets of an IPv6 flow", 1500, stageMirror, limit, 6, generation, 0, limit, true},
-		{"another flow has the slot", 1500, stageMirror, limit, 4, generation + 1, 0, limit, false},
-		{"a flow that all have to be forwarded of", 1500, stageMirror | stageForward, limit, 4, generation, 0, limit, false},
-		{"all packets", 1500, stageMirror, 0, 4, generation, 0, packets, false},
-		{"forward alone", 1500, stageForward, limit, 4, generation, 0, 0, false},
-		{"through another worker", 1500, stageMirror, limit, 4, generation, 1, limit, true},
-		{"packets of several frames", 9000, stageMirror, limit, 4, generation, 0, limit, true},
+		{"first packets of an IPv4 flow", 1500, stageMirror, limit, 4, generation, 0, 0, limit, true},
+		{"first packets of an IPv6 flow", 1500, stageMirror, limit, 6, generation, 0, 0, limit, true},
+		{"another flow has the slot", 1500, stageMirror, limit, 4, generation + 1, 0, 0, limit, false},
+		{"the flow was judged again", 1500, stageMirror, limit, 4, generation, 1, 0, limit, false},
+		{"a flow that all have to be forwarded of", 1500, stageMirror | stageForward, limit, 4, generation, 0, 0, limit, false},
+		{"all packets", 1500, stageMirror, 0, 4, generation, 0, 0, packets, false},
+		{"forward alone", 1500, stageForward, limit, 4, generation, 0, 0, 0, false},
+		{"through another worker", 1500, stageMirror, limit, 4, generation, 0, 1, limit, true},
+		{"packets of several frames", 9000, stageMirror, limit, 4, generation, 0, 0, limit, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBenchIn(t, testenv.New(t, "three-zone", testenv.Options{Prefix: prefix, MTU: tt.mtu}), "lan", "wan")
@@ -48,10 +50,12 @@ func TestMirror(t *testing.T) {
 			b.crew.SetWorks(map[uint32]worker.Work{7: {MirrorPort: monID, MirrorPackets: tt.limit}})
 
 			const group, slot, leg = 3, 2, 1
-			cell, word := uint32(group*8+slot*2+leg), &b.tables.Flows4[group].Slot[slot].Core.Word
+			cell, core := uint32(group*8+slot*2+leg), &b.tables.Flows4[group].Slot[slot].Core
 			if tt.family == 6 {
-				cell, word = cell+groups*8, &b.tables.Flows6[group].Slot[slot].Core.Word
+				cell, core = cell+groups*8, &b.tables.Flows6[group].Slot[slot].Core
 			}
+			word := &core.Word
+			atomic.StoreUint32(&core.Epoch, tt.epoch)
 			atomic.StoreUint64(word, uint64(tt.gen)<<32|established)
 			number := &b.tables.Cells[cell/8].Leg[slot][leg]
 			atomic.StoreUint32(number, packets<<16)
