@@ -140,7 +140,7 @@ func (p *Plane) setStages(g *Generation) {
 	}
 	works := make(map[uint32]worker.Work)
 	for rule, work := range g.Works {
-		w := worker.Work{MirrorPackets: work.MirrorPackets}
+		w := worker.Work{MirrorPackets: work.MirrorPackets, Bypass: work.Bypass}
 		for _, port := range p.ports {
 			if work.Mirror != "" && port.Name == work.Mirror {
 				w.MirrorPort = port.ID

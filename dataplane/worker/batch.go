@@ -100,13 +100,18 @@ func (w *worker) arrived(b *batch, first, n int) {
 	last := w.frame(descs[n-1])
 	last.cell, last.number = h.Cell, h.Number
 	if home := int(h.Rule>>homeShift) - 1; home >= 0 && home != int(w.id) && home < len(w.out) {
+		if w.crew.workers[home].silentAt(w.tick) && (*w.crew.works.Load())[h.Rule&ruleMask].Bypass {
+			w.send(h.Port, descs)
+			return
+		}
 		w.handOver(home, descs, toHome)
 		return
 	}
 	b.add(first, n, h)
 }
 
-// handOver gives a packet to another worker: for its stages, or only to be sent.
+// handOver gives a packet to another worker: for its stages, or only to be sent. As in XDP, one who gives no sign of
+// life counts as full.
 func (w *worker) handOver(to int, descs []xsk.Desc, what uint32) {
 	x, own := w.out[to], 0
 	for i := range descs {
@@ -114,7 +119,7 @@ func (w *worker) handOver(to int, descs []xsk.Desc, what uint32) {
 			own++
 		}
 	}
-	if w.away+own > w.awayMax || !x.room(len(descs)) {
+	if w.away+own > w.awayMax || !x.room(len(descs)) || w.crew.workers[to].silentAt(w.tick) {
 		w.drop(descs, dropWorkerFull)
 		return
 	}

@@ -161,6 +161,7 @@ func (c *Crew) begin(seats []*seat) error {
 func (c *Crew) launch(w *worker) {
 	w.stop.Store(false)
 	w.idle, w.beaten = 0, 0
+	w.beat.Store(nowTick())
 	w.ended = make(chan struct{})
 	go w.run(w.ended)
 }

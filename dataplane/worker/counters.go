@@ -74,12 +74,6 @@ func (c *seatCounts) take(k *xsk.Counters, noRoom uint64) {
 	*c = seatCounts{k.RxPackets, k.TxPackets, k.TxCompleted, noRoom, k.Kicks, k.KickAgain, k.KickBusy, k.KickDown, k.KickNoBuffers}
 }
 
-func (c *seatCounts) add(d *seatCounts) {
-	for i := range c {
-		c[i] += d[i]
-	}
-}
-
 // load adds what was published to the counts.
 func (c *seatCounts) load(p published) {
 	for i := range c {

@@ -259,7 +259,7 @@ func (r *request) do() {
 }
 
 // answerLimit is how long a worker may take to do what it is asked.
-const answerLimit = 2 * time.Second
+const answerLimit = 500 * time.Millisecond
 
 // ask has the worker's thread call fn, or calls it if there is no thread. c.mu is held.
 func (c *Crew) ask(w *worker, fn func()) error {

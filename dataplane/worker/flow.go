@@ -14,11 +14,12 @@ const (
 )
 
 // ready marks the flow of a packet as one that needs no worker any more, and reports whether it was this call that did
-// so. A slot that has another flow by now stays as it is, and so does a flow that was judged again since the packet
-// was handed over: the policy of now may want more of it.
+// so. A slot that has another flow by now stays as it is, and so does a flow that another policy has judged since:
+// it may want more of the worker. XDP writes the epoch before it takes the mark off, so whoever finds the epoch
+// unchanged after marking is not overlooked.
 func (t *Tables) ready(h *bpf.XDPHandover) bool {
 	if h.Cell == noCell {
-		return false // of the overflow tables: it never moves up
+		return false // of the overflow tables: it never moves up so
 	}
 	group, slot := int(h.Cell>>3), h.Cell>>1&3
 	var core *bpf.XDPFlowCore
@@ -32,20 +33,26 @@ func (t *Tables) ready(h *bpf.XDPHandover) bool {
 	}
 	for {
 		old := atomic.LoadUint64(&core.Word)
-		if uint32(old>>wordGeneration) != h.Generation || old&wordState == 0 || old&wordReady != 0 || atomic.LoadUint32(&core.Epoch) != h.Epoch {
+		if uint32(old>>wordGeneration) != h.Generation || old&wordState == 0 || old&wordReady != 0 ||
+			atomic.LoadUint32(&core.Epoch) != h.Epoch {
 			return false
 		}
 		if atomic.CompareAndSwapUint64(&core.Word, old, old|wordReady) {
 			break
 		}
 	}
-	if atomic.LoadUint32(&core.Epoch) == h.Epoch {
+	epoch := atomic.LoadUint32(&core.Epoch)
+	if epoch == h.Epoch {
 		return true
 	}
-	// Judged again in between: XDP writes the epoch before it takes READY off.
 	for {
 		old := atomic.LoadUint64(&core.Word)
-		if uint32(old>>wordGeneration) != h.Generation || old&wordReady == 0 || atomic.CompareAndSwapUint64(&core.Word, old, old&^wordReady) {
+		if uint32(old>>wordGeneration) != h.Generation || old&wordReady == 0 {
+			return false
+		}
+		if atomic.CompareAndSwapUint64(&core.Word, old, old&^wordReady) {
+			// Whose mark it was nobody knows: the other policy's may have wanted it. It is asked once more.
+			atomic.StoreUint32(&core.Epoch, epoch-1)
 			return false
 		}
 	}

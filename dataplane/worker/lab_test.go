@@ -126,6 +126,11 @@ func (b *bench) detach() {
 // attach puts the program on a port.
 func (b *bench) attach(t *testing.T, device string, id uint8, frags bool) worker.Port {
 	t.Helper()
+	return b.attachAs(t, device, id, frags, link.XDPDriverMode)
+}
+
+func (b *bench) attachAs(t *testing.T, device string, id uint8, frags bool, flags link.XDPAttachFlags) worker.Port {
+	t.Helper()
 	if old := b.programs[device]; old != nil {
 		old.link.Close()
 		old.program.Close()
@@ -138,7 +143,7 @@ func (b *bench) attach(t *testing.T, device string, id uint8, frags bool) worker
 	a := &attached{program: must(ebpf.NewProgram(spec))(t)}
 	index := must(b.gw.Index(device))(t)
 	check(t, b.gw.Do(func() (err error) {
-		a.link, err = link.AttachXDP(link.XDPOptions{Program: a.program, Interface: index, Flags: link.XDPDriverMode})
+		a.link, err = link.AttachXDP(link.XDPOptions{Program: a.program, Interface: index, Flags: flags})
 		return err
 	}))
 	b.programs[device] = a

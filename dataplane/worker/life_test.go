@@ -70,6 +70,25 @@ func TestParked(t *testing.T) {
 		}
 		return nil
 	})
+	// What is at home with him and comes by the other's queue is dropped, or goes on without him.
+	b.crew.SetWorks(map[uint32]worker.Work{8: {Bypass: true}})
+	closed, open := to(wanID, 0), to(wanID, 0)
+	open.Rule++
+	failing := &stream{number: 2, h: closed}
+	for n := range uint64(9) {
+		check(t, second.send(failing.frame(n)))
+	}
+	bypass := &stream{number: 3, h: open}
+	check(t, pour(second, bypass, 11, &sent, atServer, 32))
+	until(t, func() error {
+		if s := b.crew.Status().Workers[1]; s.Drops["worker-full"] != 9 {
+			return fmt.Errorf("drops %v", s.Drops)
+		}
+		if n := atServer.capture.Count(); n < 211 {
+			return fmt.Errorf("%d frames passed the other worker", n)
+		}
+		return nil
+	})
 	if s := b.crew.Status().Workers; s[0].State != "silent" || s[1].State == "silent" {
 		t.Errorf("worker 0 is %s, worker 1 %s", s[0].State, s[1].State)
 	}
@@ -84,7 +103,7 @@ func TestParked(t *testing.T) {
 		if s := b.crew.Status(); len(s.Stalls) != 0 || s.Workers[0].State == "silent" {
 			return fmt.Errorf("%+v", s)
 		}
-		if n := atServer.capture.Count(); n < 207 {
+		if n := atServer.capture.Count(); n < 218 {
 			return fmt.Errorf("%d frames arrived", n)
 		}
 		return nil
@@ -92,11 +111,46 @@ func TestParked(t *testing.T) {
 	if !b.logged("port lan queue 0: the rx ring moves again") {
 		t.Error("the end of the stall was not logged")
 	}
-	for st, r := range atServer.stop(t, held, free) {
+	for st, r := range atServer.stop(t, held, free, bypass) {
 		if r.lost != 0 {
 			t.Errorf("stream %d: %d were lost", st.number, r.lost)
 		}
 	}
+}
+
+// TestStall takes a port down by which packets leave: the ring that stands still is named, and why, until the port is up.
+func TestStall(t *testing.T) {
+	b := newBench(t, testenv.Options{})
+	b.run(t, worker.Options{}, b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false))
+	atServer := newSink(t, b.server, "s0")
+	src := newSource(t, b.client, "c0", 0, false)
+	st := &stream{h: to(wanID, 0)}
+	check(t, b.gw.SetUp("wan", false))
+	for n := range uint64(5) {
+		check(t, src.send(st.frame(n)))
+		st.sent.Add(1)
+	}
+	until(t, func() error {
+		s := b.crew.Status()
+		if len(s.Stalls) != 1 {
+			return fmt.Errorf("stalls %+v", s.Stalls)
+		}
+		if at := s.Stalls[0]; at.Port != "wan" || at.Queue != 0 || at.Ring != "tx" || at.Waiting != 5 || at.Why != "device wan is down" {
+			return fmt.Errorf("stall %+v", at)
+		}
+		return nil
+	})
+	check(t, b.gw.SetUp("wan", true))
+	until(t, func() error {
+		if s := b.crew.Status(); len(s.Stalls) != 0 {
+			return fmt.Errorf("stalls %+v", s.Stalls)
+		}
+		return nil
+	})
+	if !b.logged("port wan queue 0: the tx ring stands still with 5 in it: device wan is down") || !b.logged("port wan queue 0: the tx ring moves again") {
+		t.Error("the stall was not logged")
+	}
+	atServer.stop(t, st)
 }
 
 // TestKilled ends workers in the midst of traffic through both of them. They are back soon, nothing comes twice or

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -81,6 +80,8 @@ type Work struct {
 	MirrorPort uint8
 	// MirrorPackets is how many packets of each flow are copied, of both directions together; 0 is all.
 	MirrorPackets uint32
+	// Bypass lets packets go on without the stages while their home worker gives no sign of life.
+	Bypass bool
 }
 
 const (
@@ -96,8 +97,9 @@ const (
 	// kernelHeadroom is what the kernel keeps free in front of packets that arrive, in bytes.
 	kernelHeadroom = 256
 
-	// silentAfter is for how long XDP takes a worker that gives no sign of life to be alive (WORKER_SILENT).
-	silentAfter = 50 * time.Millisecond
+	// silentAfter is for how long a worker that gives no sign of life is taken to be alive, in ticks (WORKER_SILENT):
+	// 50 ms.
+	silentAfter = 48
 )
 
 func (o *Options) normal() error {

@@ -33,6 +33,8 @@ const (
 	drainLimit = 20 * time.Millisecond
 	// letGo is how long the kernel may take to let go of a queue: some 20 ms where the device still is.
 	letGo = 2 * time.Second
+	// bindLimit is how long a queue that somebody holds is tried. Nobody is answered about workers meanwhile.
+	bindLimit = 500 * time.Millisecond
 )
 
 func (c *Crew) inspect(p Port) (d xsk.Device, err error) {
@@ -103,7 +105,7 @@ func (c *Crew) openSocket(s *seat, pool *xsk.Pool) error {
 	r := c.options.Ring
 	err := c.options.In(func() (err error) {
 		s.socket, err = xsk.Open(c.memory.umem, pool, s.port.Device, s.queue,
-			xsk.SocketOptions{Rx: r, Tx: r, Fill: r, Completion: r, BusyPoll: c.options.BusyPoll})
+			xsk.SocketOptions{Rx: r, Tx: r, Fill: r, Completion: r, BusyPoll: c.options.BusyPoll, BindTimeout: bindLimit})
 		return err
 	})
 	if err != nil {

@@ -50,6 +50,7 @@ type worker struct {
 	cpu, node int
 	poller    xsk.Poller
 	now       time.Duration // since the crew's start
+	tick      uint32        // of its last sign of life
 	beaten    time.Duration // when it last gave a sign of life
 	idle      int           // rounds with nothing to do, in a row
 	healed    time.Duration
@@ -169,11 +170,11 @@ func (w *worker) breakOff(s *seat) {
 // live gives a sign of life, and publishes what it has counted.
 func (w *worker) live() {
 	w.beaten = w.now
-	tick := nowTick()
+	w.tick = nowTick()
 	w.count[cSyscalls]++
-	w.beat.Store(tick)
+	w.beat.Store(w.tick)
 	for _, s := range w.seats {
-		atomic.StoreUint32(&s.record.Beat, tick)
+		atomic.StoreUint32(&s.record.Beat, w.tick)
 	}
 	w.publish()
 	if w.now-w.healed >= healEvery {
