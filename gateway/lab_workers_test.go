@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,7 @@ zones: {lan: {ports: [lan]}, wan: {ports: [wan]}}
 rules:
   - {name: web, from: lan, to: wan, service: tcp/80, action: allow%s}
   - {name: mail, from: lan, to: wan, service: tcp/25, action: allow%s}
+  - {name: anywhere, from: lan, to: any, service: udp/9, action: allow}
 `, first, second)
 	}
 	r := newReloadRigIn(t, l, labRouted, policy("", ""), 80, 25)
@@ -231,10 +233,10 @@ rules:
 		t.Errorf("%d copies were left out", lost)
 	}
 
-	// What arrives by the monitor port is dropped.
-	dropped := func() (n uint64) {
+	// What arrives by the monitor port is dropped, and so is what a route leads there.
+	dropped := func(reason string) (n uint64) {
 		for _, d := range must(r.Drops(t.Context(), false)) {
-			if d.Reason == "vlan-unknown" {
+			if d.Reason == reason {
 				n = d.Packets
 			}
 		}
@@ -247,13 +249,23 @@ rules:
 	defer sender.Close()
 	frame := make([]byte, 60)
 	copy(frame, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 46})
-	was := dropped()
+	was := dropped("vlan-unknown")
 	if err := sender.Send(frame); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 5*time.Second, func() error {
-		if n := dropped(); n != was+1 {
+		if n := dropped("vlan-unknown"); n != was+1 {
 			return fmt.Errorf("%d packets more are dropped as vlan-unknown", n-was)
+		}
+		return nil
+	})
+	ip(t, fmt.Sprintf("-n %s address add 192.0.2.1/24 dev mon", gw.Name()))
+	testenv.Eventually(t, 10*time.Second, func() error { // once the route is known
+		if _, err := r.client.Exchange(limited(t, 50*time.Millisecond), netip.MustParseAddrPort("192.0.2.9:9"), []byte("out")); err == nil {
+			t.Error("somebody answers at the monitor port")
+		}
+		if dropped("egress-not-a-port") == 0 {
+			return fmt.Errorf("dropped: %+v", must(r.Drops(t.Context(), false)))
 		}
 		return nil
 	})
