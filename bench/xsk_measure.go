@@ -190,6 +190,12 @@ func (t *team) open(queue, cpu int, mode xsk.Mode) (*xskWorker, error) {
 	if w.socket, err = xsk.Open(u, pool, r.device, queue, options); err != nil {
 		return nil, err
 	}
+	w.fill = 2 * o.RingSize
+	if w.socket.Mode() != xsk.ZeroCopy {
+		// Half of what the rx ring can take: fewer frames that go round stay in the cache. A device that takes
+		// frames itself keeps as many as it likes.
+		w.fill = max(o.RingSize/2, min(o.Batch, o.RingSize))
+	}
 	t.workers = append(t.workers, w)
 	if o.Bench == TxPush {
 		return w, nil

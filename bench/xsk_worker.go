@@ -19,6 +19,7 @@ type xskWorker struct {
 	pool   *xsk.Pool
 	source *xskSource // of what tx-push sends
 	batch  []xsk.Desc
+	fill   int // frames that the fill ring is to hold
 
 	packets, bytes uint64     // handled so far
 	held           []xsk.Desc // of batch: received, and not taken by the tx ring yet
@@ -114,7 +115,7 @@ func (w *xskWorker) drop() error {
 			w.packets += uint64(n)
 			w.bytes += bytes
 			pool.Free(batch[:n])
-			s.Refill()
+			s.RefillTo(w.fill)
 		}
 		if err := s.Kick(); err != nil {
 			return err
@@ -154,7 +155,7 @@ func (w *xskWorker) forward() error {
 	s, u := w.socket, w.umem
 	for w.goesOn() {
 		s.Reclaim()
-		s.Refill()
+		s.RefillTo(w.fill)
 		if len(w.held) == 0 {
 			batch := w.batch[:s.Receive(w.batch)]
 			bytes := uint64(0)

@@ -217,9 +217,15 @@ func (s *Socket) MaxSegments() int {
 
 // Refill moves free frames from the pool to the fill ring until the ring is full or the pool empty, and
 // returns how many.
-func (s *Socket) Refill() int {
-	n := min(int(s.fill.room(s.fill.size)), len(s.pool.free))
-	if n == 0 {
+func (s *Socket) Refill() int { return s.RefillTo(int(s.fill.size)) }
+
+// RefillTo is Refill until the ring holds n frames. In copy mode, where the kernel takes a frame for each
+// packet that arrives and none in advance, a ring that is not full lets the pool give the same frames again
+// while they are in the cache. n bounds how many packets may arrive before the next call.
+func (s *Socket) RefillTo(n int) int {
+	n = min(n, int(s.fill.size)) - int(s.fill.pending())
+	n = min(n, len(s.pool.free))
+	if n <= 0 {
 		return 0
 	}
 	left := len(s.pool.free) - n

@@ -237,6 +237,44 @@ func TestStarvedFillRingLosesWhatTheKernelCounts(t *testing.T) {
 	receiveAll(t, e, s, led)
 }
 
+func TestRefillToStopsAtTheLevel(t *testing.T) {
+	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
+	e := newEnd(t, xsk.UMEMOptions{Frames: 64, FrameSize: 2048, Mode: xsk.Copy})
+	s := e.open(t, l.Must(t, "client"), "c0", 1, xsk.AttachOptions{}, xsk.SocketOptions{Rx: 32, Tx: 32, Fill: 32, Completion: 32}).sockets[0]
+	sender := must(l.Must(t, "gw").OpenSender("lan"))(t)
+	defer sender.Close()
+	if n := s.RefillTo(32) + s.RefillTo(100); n != 0 || s.Rings().Fill != 32 {
+		t.Errorf("%d frames more in a ring that Open has filled with %d", n, s.Rings().Fill)
+	}
+	batch := make([]xsk.Desc, 32)
+	take := func(packets int) {
+		t.Helper()
+		for n := range packets {
+			check(t, sender.Send(frameOf(uint64(n), shortest)))
+		}
+		for got := 0; got < packets; {
+			testenv.Eventually(t, patience, func() error {
+				n := s.Receive(batch)
+				e.pool.Free(batch[:n])
+				if got += n; n == 0 {
+					return fmt.Errorf("%d of %d have come", got, packets)
+				}
+				return nil
+			})
+		}
+	}
+	take(20)
+	for _, tt := range []struct{ level, moved, filled int }{{12, 0, 12}, {8, 0, 12}, {13, 1, 13}, {32, 19, 32}, {-1, 0, 32}} {
+		if n := s.RefillTo(tt.level); n != tt.moved || s.Rings().Fill != tt.filled {
+			t.Errorf("to %d: %d frames, the ring holds %d, expected %d and %d", tt.level, n, s.Rings().Fill, tt.moved, tt.filled)
+		}
+	}
+	take(32)
+	if n := s.Refill(); n != 32 {
+		t.Errorf("%d frames into an empty ring of 32", n)
+	}
+}
+
 func TestFullTxRingLeavesTheRestWithTheCaller(t *testing.T) {
 	l := testenv.New(t, "wire", testenv.Options{Prefix: prefix})
 	e := newEnd(t, xsk.UMEMOptions{Frames: 64, FrameSize: 2048, Mode: xsk.Copy})
