@@ -137,9 +137,10 @@ check: generate lint deps-test ## Everything before a commit: generated code is 
 demo: build ## Watch real traffic pass, and be refused, and why (root)
 	bin/softdpu lab demo
 
-bench: build ## Measure the XDP path and the gateway (root)
+bench: build ## Measure the XDP path, the gateway and its latency (root)
 	bin/softdpu bench xdp
 	bin/softdpu bench gateway
+	bin/softdpu bench latency
 
 clean: ## Remove what was built
 	rm -rf bin dist

@@ -33,7 +33,10 @@ func gatewayRules(n int, rule func(i int, src, dst string, port int)) {
 	rule(n-1, "10.128.0.0/9", "10.64.0.0/10", 5001)
 }
 
-type softdpuForwarder struct{ *rig }
+type softdpuForwarder struct {
+	*rig
+	worker *workerCore // nil: XDP forwards
+}
 
 func (f softdpuForwarder) wire() *wires { return f.wires }
 
@@ -50,7 +53,7 @@ func softdpu(n int) *contestant {
 		if err != nil {
 			return nil, err
 		}
-		return softdpuForwarder{r}, nil
+		return softdpuForwarder{rig: r}, nil
 	}}
 }
 

@@ -73,7 +73,7 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 		}
 		lanes = append(lanes, l)
 		env.PeerConfig[c.name] = c.config
-		if l.tag != "" {
+		if env.ProgramTag == "" { // XDP's: with workers it is another
 			env.ProgramTag, env.XDPMode, env.Driver = l.tag, l.mode, "veth"
 		}
 	}
@@ -133,15 +133,32 @@ func latencyReport(env Environment, lanes []*lane) *Report {
 // latencyContestants returns the kernel and then ours, by the names that results begin with.
 func latencyContestants() []*contestant {
 	forward := kernel("kernel", "")
-	ours := softdpu(10)
-	policy := strings.TrimSuffix(ours.config, "\n") + fmt.Sprintf("\n  - {name: poller, from: lan, to: host, service: udp/%d, action: allow}\n", pollerPort)
-	return []*contestant{forward, {name: "xdp", config: policy, start: func(c *contestant) (forwarder, error) {
-		r, err := newRig(c.prefix, dataplane.Options{FlowsMax: 1 << 18}, policy)
-		if err != nil {
-			return nil, err
-		}
-		return softdpuForwarder{r}, nil
-	}}}
+	policy := strings.TrimSuffix(softdpu(10).config, "\n") + fmt.Sprintf("\n  - {name: poller, from: lan, to: host, service: udp/%d, action: allow}\n", pollerPort)
+	ours := func(prefix string) (softdpuForwarder, error) {
+		r, err := newRig(prefix, dataplane.Options{FlowsMax: 1 << 18}, policy)
+		return softdpuForwarder{rig: r}, err
+	}
+	return []*contestant{
+		forward,
+		{name: "xdp", config: policy, start: func(c *contestant) (forwarder, error) {
+			f, err := ours(c.prefix)
+			if err != nil {
+				return nil, err
+			}
+			return f, nil
+		}},
+		{name: "worker", config: "force_stage: forward; workers: {count: 1, cpus: [1], mode: copy, poll: always}\n" + workerInterrupts + "\n" + policy,
+			start: func(c *contestant) (forwarder, error) {
+				f, err := ours(c.prefix)
+				if err != nil {
+					return nil, err
+				}
+				if f.worker, err = f.startWorker(); err != nil {
+					return nil, errors.Join(err, f.close())
+				}
+				return f, nil
+			}},
+	}
 }
 
 // LatencyContenders lists the contenders of Latency with their command lines and policies.

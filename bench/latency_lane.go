@@ -161,12 +161,34 @@ func (p *passage) merge(o *passage) {
 	p.late.merge(&o.late)
 }
 
+// core is what keeps the gateway's core at work.
+type core interface {
+	// poll has CPU 1 forward while frames are sent, for a span from the first on, and a moment more.
+	poll(j *journeys, span time.Duration) error
+	close() error
+}
+
+// pollAfter is for how long the gateway's core goes on after the last frame was due.
+const pollAfter = 3 * time.Millisecond
+
+// openCore opens what is the gateway's core of this lane.
+func (l *lane) openCore() (core, error) {
+	if f, ok := l.forwarder.(softdpuForwarder); ok && f.worker != nil {
+		return f.worker, l.pollByWorker(f.worker)
+	}
+	p, err := l.openPoller()
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 // lane is a running contender with both ends of its wire.
 type lane struct {
 	*load
 	name     string
 	journeys *journeys
-	poller   *poller
+	core     core
 
 	all    passage     // of all rounds
 	rounds [][]float64 // us, by latencyShares
@@ -181,7 +203,7 @@ func startLane(prefix string, c *contestant, j *journeys) (l *lane, err error) {
 		err = l.server.Do(l.attachStamp)
 	}
 	if err == nil {
-		l.poller, err = l.openPoller()
+		l.core, err = l.openCore()
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.close())
@@ -267,7 +289,7 @@ func (l *lane) pass(due []uint64) (*passage, error) {
 	}
 	span := time.Duration(due[len(due)-1])
 	polled := make(chan error, 1)
-	go func() { polled <- l.poller.poll(l.journeys, span) }()
+	go func() { polled <- l.core.poll(l.journeys, span) }()
 	err := l.send(span)
 	if err := errors.Join(err, <-polled); err != nil {
 		return nil, err
@@ -346,5 +368,9 @@ func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1
 
 // close takes the lane down.
 func (l *lane) close() error {
-	return errors.Join(l.poller.close(), l.load.close())
+	var err error
+	if l.core != nil {
+		err = l.core.close()
+	}
+	return errors.Join(err, l.load.close())
 }

@@ -24,42 +24,45 @@ const pollerPort = 9
 // is sent to it, as frames are sent: what a stack sends over veth does not always come by NAPI.
 func (l *lane) openPoller() (p *poller, err error) {
 	w := l.wire()
-	p = &poller{fd: -1}
+	p = &poller{}
+	err = w.gw.Do(func() error {
+		if p.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("open socket: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	err = w.gw.Do(func() error {
-		if p.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-			return fmt.Errorf("open socket: %w", err)
-		}
-		return unix.Bind(p.fd, &unix.SockaddrInet4{Port: pollerPort})
-	})
-	if err != nil {
-		return p, fmt.Errorf("bind port %d: %w", pollerPort, err)
+	if err := unix.Bind(p.fd, &unix.SockaddrInet4{Port: pollerPort}); err != nil {
+		return nil, fmt.Errorf("bind port %d: %w", pollerPort, err)
 	}
 	own := gatewayConn(0)
 	own.dst, own.dport = ip4(10<<24|10<<16|1<<8|1), pollerPort
 	if err := l.sendOne(own); err != nil {
-		return p, err
+		return nil, err
 	}
 	timeout := unix.NsecToTimeval(time.Second.Nanoseconds())
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return p, fmt.Errorf("set time-out: %w", err)
+		return nil, fmt.Errorf("set time-out: %w", err)
 	}
 	if _, err := p.receive(); err != nil {
-		return p, fmt.Errorf("wait for a packet to the gateway: %w", err)
+		return nil, fmt.Errorf("wait for a packet to the gateway: %w", err)
 	}
 	id, err := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID)
 	if err == nil && id == 0 {
 		err = errors.New("the packet came by none")
 	}
 	if err != nil {
-		return p, fmt.Errorf("find the NAPI of lan: %w", err)
+		return nil, fmt.Errorf("find the NAPI of lan: %w", err)
 	}
 	if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 1); err != nil {
-		return p, fmt.Errorf("prefer polling: %w", err)
+		return nil, fmt.Errorf("prefer polling: %w", err)
 	}
 	return p, nil
 }
@@ -101,9 +104,8 @@ func (p *poller) poll(j *journeys, span time.Duration) error {
 		pause := unix.NsecToTimespec(time.Millisecond.Nanoseconds())
 		unix.Nanosleep(&pause, nil)
 	}
-	busy := latencyLead + span + 3*time.Millisecond
-	if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, int(busy.Microseconds())); err != nil {
-		return fmt.Errorf("set time to poll for: %w", err)
+	if err := p.setBusy(latencyLead + span + pollAfter); err != nil {
+		return err
 	}
 	timeout := unix.NsecToTimeval(time.Microsecond.Nanoseconds())
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
@@ -115,13 +117,21 @@ func (p *poller) poll(j *journeys, span time.Duration) error {
 	return nil
 }
 
-func (p *poller) close() error {
-	if p == nil || p.fd < 0 {
-		return nil
+// setBusy sets for how long a call that receives polls.
+func (p *poller) setBusy(d time.Duration) error {
+	if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, int(d.Microseconds())); err != nil {
+		return fmt.Errorf("set time to poll for: %w", err)
 	}
-	fd := p.fd
-	p.fd = -1
-	return unix.Close(fd)
+	return nil
+}
+
+// once polls once, without waiting and without telling Go's scheduler.
+func (p *poller) once() {
+	_, _, _ = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0) // there is nothing to receive
+}
+
+func (p *poller) close() error {
+	return unix.Close(p.fd)
 }
 
 // realtime lets nothing else run on the calling thread's CPU, to which the goroutine is locked, until

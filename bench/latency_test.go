@@ -23,7 +23,7 @@ func TestLatency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkReport(t, report, []string{"xdp-p50", "xdp-p99"}, "us")
+	checkReport(t, report, []string{"xdp-p50", "xdp-p99", "worker-p50", "worker-p99"}, "us")
 	for _, r := range report.Results {
 		if r.Peer != "kernel" || r.PeerValue <= 0 || r.Ratio <= 0 || len(r.Values) != 2 || len(r.Ratios) != 2 {
 			t.Errorf("%s does not stand beside the kernel: %+v", r.Name, r)
@@ -32,8 +32,8 @@ func TestLatency(t *testing.T) {
 	if report.Environment.PeerConfig["kernel"] == "" || report.Environment.ProgramTag == "" {
 		t.Error("the report does not say what was measured")
 	}
-	if len(report.Histograms) != 2 {
-		t.Fatalf("%d histograms, expected one of the kernel and one of XDP", len(report.Histograms))
+	if len(report.Histograms) != 3 {
+		t.Fatalf("%d histograms, expected those of the kernel, XDP and a worker", len(report.Histograms))
 	}
 	for _, h := range report.Histograms {
 		if h.Sent != 2000 || h.Received+h.Lost != h.Sent || h.Doubled != 0 || h.Received < h.Sent/2 {

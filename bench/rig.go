@@ -78,6 +78,8 @@ type rig struct {
 	plane    *dataplane.Plane
 	stop     func() error // of the route watcher
 	lan, wan dataplane.Port
+
+	generation dataplane.Generation // what was published
 }
 
 // newRig builds the rig. The caller closes it.
@@ -112,8 +114,8 @@ func (r *rig) start(options dataplane.Options, compiled *firewall.Compiled, acl 
 	if r.plane, err = dataplane.Open(options); err != nil {
 		return err
 	}
-	err = r.plane.Publish(dataplane.Generation{Epoch: 1, ACL: acl, Rules: len(compiled.Rules) - 1})
-	if err != nil {
+	r.generation = dataplane.Generation{Epoch: 1, ACL: acl, Rules: len(compiled.Rules) - 1}
+	if err := r.plane.Publish(r.generation); err != nil {
 		return err
 	}
 	var ports []dataplane.PortConfig

@@ -17,7 +17,7 @@ func newBenchLatencyCommand(env *Env) *cobra.Command {
 	var showPeer bool
 	cmd := &cobra.Command{
 		Use:   "latency",
-		Short: "How long packets take through XDP, beside the kernel's forwarding, at half of its rate",
+		Short: "Time packets through XDP and through a worker, beside the kernel's forwarding",
 		Args:  takes(0),
 		Example: `  sudo softdpu bench latency
   sudo softdpu bench latency --rate 200000 --rounds 5 -o json
