@@ -160,6 +160,7 @@ func (c *Crew) begin(seats []*seat) error {
 // launch starts a worker's thread.
 func (c *Crew) launch(w *worker) {
 	w.stop.Store(false)
+	w.launched = time.Now()
 	w.idle, w.beaten = 0, 0
 	w.beat.Store(nowTick())
 	w.ended = make(chan struct{})
@@ -204,6 +205,9 @@ func (c *Crew) restart(d death) {
 	if c.memory == nil || c.closed || w.ended != nil && w.ended != d.ended {
 		return // there is no need, or it was started again already
 	}
+	if !d.rested && c.rest(d) {
+		return
+	}
 	if w.ended != nil {
 		<-w.ended
 		c.clean(w)
@@ -246,6 +250,39 @@ func (c *Crew) restart(d death) {
 	if err := errors.Join(errs...); err != nil {
 		c.options.Log(fmt.Sprintf("worker %d is not wholly started again: %v", w.id, err))
 	}
+}
+
+// How long a worker rests before it is started again that ended within earlyEnd of its last start: first shortRest,
+// and each time twice as long.
+const (
+	earlyEnd  = time.Second
+	shortRest = 100 * time.Millisecond
+	longRest  = 5 * time.Second
+)
+
+// rest has XDP send nothing more to a worker that has ended, and reports whether that stays so for a while: the
+// death comes again when it is over. c.mu is held.
+func (c *Crew) rest(d death) bool {
+	w := d.worker
+	for _, s := range c.seats {
+		if s.worker == int(w.id) {
+			c.shut(s)
+		}
+	}
+	if time.Since(w.launched) > earlyEnd {
+		w.early = 0
+		return false
+	}
+	rest := min(shortRest<<min(w.early, 10), longRest)
+	w.early++
+	d.rested = true
+	time.AfterFunc(rest, func() {
+		select {
+		case c.died <- d:
+		case <-c.stop:
+		}
+	})
+	return true
 }
 
 // owed counts what a worker without sockets owes to each other one: frames that were to be sent by those it had. The

@@ -142,6 +142,9 @@ func (c *Crew) seat(seats []*seat) error {
 			}
 			s.taken = atomic.LoadUint32(&s.record.Sent) - atomic.LoadUint32(&s.record.Lost)
 			tick := nowTick()
+			if w.ended == nil {
+				tick -= 2 * silentAfter // XDP waits for the thread's own sign of life
+			}
 			s.record.Worker = w.id + 1
 			atomic.StoreUint32(&s.record.Taken, s.taken)
 			atomic.StoreUint32(&s.record.Beat, tick)

@@ -62,6 +62,8 @@ type worker struct {
 	beat  atomic.Uint32
 
 	published  published
+	launched   time.Time // crew.mu guards it, and early
+	early      int       // times in a row that it ended soon after it was launched
 	restarts   atomic.Uint64
 	lateAbsent atomic.Uint64 // packets that were with it, or in its rings, when it or their socket ended
 	lateDown   atomic.Uint64 // packets that it had given to a socket that was closed before they were sent
@@ -72,6 +74,7 @@ type death struct {
 	worker *worker
 	ended  chan struct{}
 	why    string
+	rested bool // after it, as one that comes soon after another has to
 }
 
 // States of a worker, as status tells them.
@@ -101,7 +104,7 @@ func (w *worker) run(ended chan struct{}) {
 	defer func() {
 		if why := recover(); why != nil || !w.stop.Load() {
 			w.state.Store(restarting)
-			w.crew.died <- death{w, ended, fmt.Sprint(why)}
+			w.crew.died <- death{worker: w, ended: ended, why: fmt.Sprint(why)}
 		}
 		close(ended)
 	}()
