@@ -170,7 +170,9 @@ func (c *Crew) seat(seats []*seat) error {
 			errs = append(errs, fmt.Errorf("let XDP send to port %s queue %d: %w", s.port.Name, s.queue, err))
 			continue
 		}
-		atomic.StoreUint32(&s.record.Size, uint32(min(c.options.Ring, s.socket.Rings().Fill)))
+		// XDP counts packets, and a ring has room for descriptors: of the longest packets that is fewer.
+		parts := (s.socket.Device().MTU + overhead + payload(c.memory.size) - 1) / payload(c.memory.size)
+		atomic.StoreUint32(&s.record.Size, uint32(max(1, min(c.options.Ring, s.socket.Rings().Fill)/parts)))
 	}
 	return errors.Join(errs...)
 }

@@ -75,7 +75,7 @@ func soakCrew(t *testing.T, b *bench, r *rand.Rand, mtu int, total *soaked) {
 	lan, wan := b.attach(t, "lan", lanID, true), b.attach(t, "wan", wanID, true)
 	ports := []worker.Port{lan, wan}
 	var h hook
-	o := worker.Options{Hook: h.call, Ring: 64 << r.IntN(4), FrameSize: []int{0, 2048, os.Getpagesize()}[r.IntN(3)],
+	o := worker.Options{Hook: h.call, Ring: 128 << r.IntN(3), FrameSize: []int{0, 2048, os.Getpagesize()}[r.IntN(3)],
 		HugePages: r.IntN(4) == 0, Count: r.IntN(3), Poll: worker.Poll(r.IntN(4) / 3)}
 	b.run(t, o, ports...)
 	workers := b.crew.Workers()
@@ -89,14 +89,14 @@ func soakCrew(t *testing.T, b *bench, r *rand.Rand, mtu int, total *soaked) {
 			&soakStream{stream: stream{number: uint8(10 + q), h: to(lanID, r.IntN(3)-1), length: length}, source: newSource(t, b.server, "s0", q, true), sink: sinks[1]})
 	}
 	for range 4 {
-		soakCalm(t, streams, sinks)
+		soakCalm(t, b, streams, sinks)
 		soakUnrest(t, b, r, &h, workers, ports, streams, total)
 		if t.Failed() {
 			return
 		}
 		settle(t, b, streams, sinks)
 	}
-	soakCalm(t, streams, sinks)
+	soakCalm(t, b, streams, sinks)
 	b.stop(t)
 	for _, s := range streams {
 		s.source.close()
@@ -112,7 +112,7 @@ func soakCrew(t *testing.T, b *bench, r *rand.Rand, mtu int, total *soaked) {
 }
 
 // soakCalm sends so that nothing may be lost.
-func soakCalm(t *testing.T, streams []*soakStream, sinks []*sink) {
+func soakCalm(t *testing.T, b *bench, streams []*soakStream, sinks []*sink) {
 	t.Helper()
 	const n = 150
 	before := []int{sinks[0].capture.Count(), sinks[1].capture.Count()}
@@ -122,7 +122,7 @@ func soakCalm(t *testing.T, streams []*soakStream, sinks []*sink) {
 		i := slices.Index(sinks, s.sink)
 		wg.Go(func() {
 			for range n {
-				// 12 packets under way in each direction fill no ring of 64, in three frames each.
+				// 12 packets under way in each direction fill no ring of 128, in three frames each.
 				for end := time.Now().Add(patience); sent[i].Load()-int64(s.sink.capture.Count()-before[i]) >= 12; time.Sleep(50 * time.Microsecond) {
 					if time.Now().After(end) {
 						t.Errorf("stream %d: frame %d waits for earlier ones", s.number, s.sent.Load())
@@ -142,7 +142,7 @@ func soakCalm(t *testing.T, streams []*soakStream, sinks []*sink) {
 	until(t, func() error {
 		for i, k := range sinks {
 			if got := k.capture.Count() - before[i]; got < 2*n {
-				return fmt.Errorf("%d of %d frames arrived in a calm", got, 2*n)
+				return fmt.Errorf("%d of %d frames arrived in a calm: %+v", got, 2*n, b.crew.Status())
 			}
 		}
 		return nil
