@@ -185,7 +185,7 @@ func (t *team) open(queue, cpu int, mode xsk.Mode) (*xskWorker, error) {
 	w := &xskWorker{cpu: cpu, umem: u, pool: pool, batch: make([]xsk.Desc, o.Batch)}
 	if o.Bench == TxPush {
 		options.Rx, options.Fill = 1, 1 // nothing arrives
-		w.source = newSource(r.traffic, o.Queues, r.template, u, pool)
+		w.source = newSource(r.traffic, o.Queues, r.template)
 	}
 	if w.socket, err = xsk.Open(u, pool, r.device, queue, options); err != nil {
 		return nil, err

@@ -55,27 +55,18 @@ type xskSource struct {
 	traffic  xskTraffic
 	template []byte
 	sum      uint32
-	length   uint32
 	at       int
 	interval time.Duration // between two packets, times 1024
 	next     time.Duration // likewise, since start
 	start    time.Time
 }
 
-// newSource makes a source of one of so many workers, who share the rate. In all frames of the UMEM the
-// first flow's frame is written beforehand, where Alloc leaves room for it.
-func newSource(t xskTraffic, workers int, template []byte, u *xsk.UMEM, pool *xsk.Pool) *xskSource {
-	s := &xskSource{traffic: t, template: template, sum: headSum(template), length: uint32(len(template)), start: time.Now()}
+// newSource makes the source of one of so many workers, who share the rate.
+func newSource(t xskTraffic, workers int, template []byte) *xskSource {
+	s := &xskSource{traffic: t, template: template, sum: headSum(template), start: time.Now()}
 	if t.rate > 0 {
 		s.interval = time.Duration(1e9 * 1024 * float64(workers) / t.rate)
 	}
-	all := make([]xsk.Desc, u.Frames())
-	all = all[:pool.Alloc(all)]
-	for i := range all {
-		all[i].Len = s.length
-		copy(u.Frame(all[i]), template)
-	}
-	pool.Free(all)
 	return s
 }
 
@@ -96,7 +87,7 @@ func (s *xskSource) due(most int) int {
 // sent says how many of the packets that were written went out. The rest is written again.
 func (s *xskSource) sent(n, written int) {
 	s.next += time.Duration(n) * s.interval
-	if left := written - n; left > 0 && (s.traffic.pcap != nil || s.traffic.flows > 1) {
+	if left := written - n; left > 0 {
 		count := s.traffic.count()
 		s.at = ((s.at-left)%count + count) % count
 	}
@@ -112,23 +103,19 @@ func (t xskTraffic) count() int {
 
 // write writes the next packet into a frame that Alloc gave.
 func (s *xskSource) write(u *xsk.UMEM, d *xsk.Desc) {
-	switch {
-	case s.traffic.pcap != nil:
-		p := s.traffic.pcap[s.at]
-		d.Len = uint32(len(p))
-		copy(u.Frame(*d), p)
-	case s.traffic.flows > 1:
-		d.Len = s.length
-		f := u.Frame(*d)
-		source := uint32(xskFirstSource | s.at)
-		binary.BigEndian.PutUint32(f[26:], source)
+	packet := s.template
+	if s.traffic.pcap != nil {
+		packet = s.traffic.pcap[s.at]
+	}
+	d.Len = uint32(len(packet))
+	f := u.Frame(*d)
+	copy(f, packet)
+	if s.traffic.pcap == nil && s.traffic.flows > 1 {
+		binary.BigEndian.PutUint32(f[26:], uint32(xskFirstSource|s.at))
 		sum := s.sum + uint32(binary.LittleEndian.Uint16(f[26:])) + uint32(binary.LittleEndian.Uint16(f[28:]))
 		sum = sum>>16 + sum&0xffff
 		sum = sum>>16 + sum&0xffff
 		binary.LittleEndian.PutUint16(f[24:], ^uint16(sum))
-	default:
-		d.Len = s.length
-		return
 	}
 	if s.at++; s.at >= s.traffic.count() {
 		s.at = 0

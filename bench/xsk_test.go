@@ -521,7 +521,7 @@ func TestXSKSource(t *testing.T) {
 	}
 	_, frames := capture(t, 60, 1514, 99)
 	for _, traffic := range []xskTraffic{{flows: 1}, {flows: 70_000}, {flows: 1, pcap: frames}} {
-		s := newSource(traffic, 1, traffic.template([6]byte{1}, [6]byte{2}), u, pool)
+		s := newSource(traffic, 1, traffic.template([6]byte{1}, [6]byte{2}))
 		n := 70_001
 		batch := make([]xsk.Desc, 2)
 		for i := 0; i < n; {
