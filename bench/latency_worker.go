@@ -43,6 +43,9 @@ func (c *workerCore) hook(int) {
 	r := c.current
 	if r == nil {
 		if r = c.next.Swap(nil); r == nil {
+			if c.napi.Load() != nil {
+				time.Sleep(time.Millisecond) // others are measured
+			}
 			return
 		}
 		normal, err := realtime()
