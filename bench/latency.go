@@ -89,7 +89,8 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 	}
 	for round := -1; round < o.Rounds; round++ { // the first warms up
 		due := randomly(rate, o.Duration, random)
-		for _, l := range lanes {
+		for i := range lanes { // each is the first in turn
+			l := lanes[(i+round+1)%len(lanes)]
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}

@@ -368,9 +368,9 @@ func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1
 
 // close takes the lane down.
 func (l *lane) close() error {
-	var err error
+	err := l.load.close()
 	if l.core != nil {
-		err = l.core.close()
+		err = errors.Join(err, l.core.close())
 	}
-	return errors.Join(err, l.load.close())
+	return err
 }

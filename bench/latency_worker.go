@@ -43,6 +43,9 @@ func (c *workerCore) hook(int) {
 	r := c.current
 	if r == nil {
 		if r = c.next.Swap(nil); r == nil {
+			if c.napi.Load() != nil {
+				time.Sleep(time.Millisecond) // others are measured
+			}
 			return
 		}
 		normal, err := realtime()
@@ -78,9 +81,15 @@ func (c *workerCore) hook(int) {
 func (c *workerCore) poll(j *journeys, span time.Duration) error {
 	r := &workerRound{journeys: j, span: span, done: make(chan error, 1)}
 	c.next.Store(r)
-	return <-r.done
+	select {
+	case err := <-r.done:
+		return err
+	case <-time.After(latencyLead + span + 15*time.Second):
+		return errors.New("wait for the worker: it does not run")
+	}
 }
 
+// close takes the NAPI from the worker, which has ended.
 func (c *workerCore) close() error {
 	if p := c.napi.Swap(nil); p != nil {
 		return p.close()
