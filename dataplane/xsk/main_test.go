@@ -23,6 +23,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, holdQueue(device))
 		os.Exit(1)
 	}
+	if what := os.Getenv(forwarderVariable); what != "" {
+		fmt.Fprintln(os.Stderr, forwarder(what))
+		os.Exit(1)
+	}
 	files, maps := openFiles(), socketMappings()
 	code := m.Run()
 	if code == 0 {

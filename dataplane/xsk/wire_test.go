@@ -93,13 +93,17 @@ func wire(t *testing.T) (near, far string, mode xsk.Mode) {
 	if !ok {
 		t.Fatalf("%s=%s names no two devices", wireVariable, names)
 	}
-	mode = xsk.ZeroCopy
+	return near, far, modeNamed(os.Getenv(modeVariable))
+}
+
+// modeNamed returns the mode of that name: zero-copy unless it is one of the others.
+func modeNamed(name string) xsk.Mode {
 	for _, m := range []xsk.Mode{xsk.Copy, xsk.Generic} {
-		if os.Getenv(modeVariable) == m.String() {
-			mode = m
+		if name == m.String() {
+			return m
 		}
 	}
-	return near, far, mode
+	return xsk.ZeroCopy
 }
 
 // openHere opens queue 0 of a device of the process's own namespace.
