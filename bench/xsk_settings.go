@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -288,9 +290,33 @@ func recoverDevice(path string, here uint64, say func(string)) error {
 		say(fmt.Sprintf("%s, which a killed bench had set, is gone", s.Device))
 		return s.forget()
 	}
-	if err := s.restore(time.Second); err != nil {
+	if err := errors.Join(detachXDPSock(s.Device), s.restore(time.Second)); err != nil {
 		return err
 	}
 	say(fmt.Sprintf("restored %s, which a killed bench had left as it was set for it", s.Device))
+	return nil
+}
+
+// detachXDPSock takes the program away that xdpsock leaves on a device if it does not end by itself.
+func detachXDPSock(device string) error {
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("find device %s: %w", device, err)
+	}
+	x := l.Attrs().Xdp
+	if x == nil || !x.Attached {
+		return nil
+	}
+	prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(x.ProgId))
+	if err != nil {
+		return fmt.Errorf("look at the program on %s: %w", device, err)
+	}
+	defer prog.Close()
+	if info, err := prog.Info(); err != nil || info.Name != "xsk_def_prog" { // libxdp's
+		return err
+	}
+	if err := netlink.LinkSetXdpFd(l, -1); err != nil {
+		return fmt.Errorf("detach the peer's program from %s: %w", device, err)
+	}
 	return nil
 }

@@ -479,7 +479,7 @@ func TestXSKTraffic(t *testing.T) {
 			got := arrived.Frames()
 			sources := map[string]bool{}
 			for i, f := range got[:2*tt.period] {
-				want := template
+				var want []byte
 				if tt.traffic.pcap != nil {
 					want = frames[i%len(frames)]
 				} else {
