@@ -33,7 +33,7 @@ type workbench struct {
 	built map[string]string // file by what it was built of
 }
 
-// module is this module's path, and root its folder.
+// module is this module's path.
 const module = "github.com/softdpu/softdpu"
 
 // image writes the root of a machine: process 1, the plan, modules, test programs, the programs of the host that

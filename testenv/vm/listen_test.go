@@ -130,7 +130,7 @@ func TestSeries(t *testing.T) {
 	if _, err := chosen("5.4"); err == nil {
 		t.Error("5.4 is none")
 	}
-	for _, s := range all {
+	for _, s := range known {
 		names := map[string]bool{}
 		for _, j := range s.jobs {
 			if names[j.name] || strings.ContainsAny(j.name, " /") || j.limit == 0 || j.folder == "" {

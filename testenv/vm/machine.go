@@ -55,7 +55,7 @@ func (b *workbench) boot(ctx context.Context, s series, k kernel) error {
 		return fmt.Errorf("start QEMU: %w", err)
 	}
 	heard := newListener(os.Stdout, k, jobs).listen(limited, out)
-	err = cmd.Wait()
+	cmd.Wait() // no status of QEMU's is what Wait calls success
 	switch status := cmd.ProcessState.ExitCode(); {
 	case ctx.Err() != nil:
 		err = ctx.Err()

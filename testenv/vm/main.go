@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string) error {
 		say("%s is Linux %s, Debian's %s", s.title, k.release, k.version)
 		start := time.Now()
 		if err := bench.boot(ctx, s, k); err != nil {
-			failed = append(failed, fmt.Errorf("Linux %s: %w", k.release, err))
+			failed = append(failed, fmt.Errorf("on Linux %s: %w", k.release, err))
 		}
 		say("Linux %s took %s", k.release, time.Since(start).Round(time.Second))
 	}

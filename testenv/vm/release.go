@@ -16,9 +16,8 @@ const metapackage = "linux-image-" + flavour
 
 // A release is a kernel that a list of packages offers.
 type release struct {
-	name     string   // as `uname -r` says: 6.1.0-50-cloud-amd64
-	version  string   // of its packages: 6.1.176-1
-	packages []string // to download, each as package=version
+	name    string // as `uname -r` says: 6.1.0-50-cloud-amd64
+	version string // of its packages: 6.1.176-1
 }
 
 // newestRelease returns the newest kernel that what `apt-cache show` says of the metapackage offers. A series,

@@ -22,7 +22,7 @@ type series struct {
 // wire names the machine's ports to the tests of AF_XDP sockets.
 const wire = "SOFTDPU_WIRE=eth0,eth1"
 
-var all = []series{
+var known = []series{
 	{
 		name: "6.1", title: "Debian 12's own kernel", prefix: "6.1", always: true,
 		suites:  []string{"bookworm", "bookworm-security"},
@@ -85,9 +85,9 @@ var modules = []string{
 // chosen returns the serieses that a name stands for.
 func chosen(name string) ([]series, error) {
 	if name == "all" {
-		return all, nil
+		return known, nil
 	}
-	for _, s := range all {
+	for _, s := range known {
 		if s.name == name {
 			return []series{s}, nil
 		}
