@@ -54,6 +54,13 @@ var known = []series{
 			{name: "gateway", folder: "gateway", limit: 6 * time.Minute, tests: []string{
 				"TestRunInline", "TestLabGeneric", "TestLabTakeOverAfterReload", "TestLabBarrierOfBridges",
 			}},
+			// All flows through workers, in copy mode, and what becomes of them.
+			{name: "worker", folder: "dataplane/worker", limit: 6 * time.Minute, tests: []string{
+				"TestForward", "TestMirror", "TestKilled", "TestParked",
+			}},
+			{name: "workers", folder: "gateway", limit: 6 * time.Minute, tests: []string{
+				"TestLabForceStage", "TestLabWorkerTraffic/client-server-1500", "TestLabWorkerFails",
+			}},
 			// Ordinary frames in drivers, and jumbo frames, which this kernel redirects in generic mode only.
 			{name: "traffic", folder: "gateway", limit: 6 * time.Minute, tests: []string{
 				"TestLabTraffic/client-server-1500", "TestLabTraffic/inline-9000",
