@@ -13,7 +13,7 @@ import (
 func TestBenchXSK(t *testing.T) {
 	testenv.RequireRoot(t)
 	t.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin") // without the peer, which takes seconds
-	args := []string{"bench", "xsk", "tx-push", "--duration", "40ms", "--repeat", "1", "--rate", "20k", "--sweep", "batch=1,32"}
+	args := []string{"bench", "xsk", "tx-push", "--duration", "300ms", "--repeat", "1", "--rate", "20k", "--sweep", "batch=1,32"}
 	code, stdout, stderr := execute(t, append(args, "-o", "json")...)
 	var report bench.Report
 	if err := json.Unmarshal([]byte(stdout), &report); code != exitYes || err != nil {
