@@ -56,10 +56,11 @@ var known = []series{
 			}},
 			// All flows through workers, in copy mode, and what becomes of them.
 			{name: "worker", folder: "dataplane/worker", limit: 6 * time.Minute, tests: []string{
-				"TestForward", "TestMirror", "TestKilled", "TestParked",
+				"TestForward/each_at_home_with_the_other", "TestForward/more_queues_than_workers", "TestForward/a_worker_without_a_queue",
+				"TestMirror/through_another_worker", "TestKilled", "TestParked",
 			}},
 			{name: "workers", folder: "gateway", limit: 6 * time.Minute, tests: []string{
-				"TestLabForceStage", "TestLabWorkerTraffic/client-server-1500", "TestLabWorkerFails",
+				"TestLabForceStage", "TestLabWorkerTraffic/client-server-1500", "TestLabMovingUp",
 			}},
 			// Ordinary frames in drivers, and jumbo frames, which this kernel redirects in generic mode only.
 			{name: "traffic", folder: "gateway", limit: 6 * time.Minute, tests: []string{
