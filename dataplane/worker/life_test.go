@@ -390,3 +390,67 @@ func TestAdaptive(t *testing.T) {
 		})
 	}
 }
+
+// TestPortsWhileParked has a port go and come back while one of two workers is held up: the other serves it at once, and
+// that one does so too when it is let go, without being told again.
+func TestPortsWhileParked(t *testing.T) {
+	b := newBench(t, testenv.Options{Queues: 2})
+	var h hook
+	lan, wan := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false)
+	b.run(t, worker.Options{Hook: h.call}, lan, wan)
+	defer h.park[1].Store(false)
+	h.park[1].Store(true)
+	if err := b.crew.SetPorts([]worker.Port{lan}); err == nil || !strings.Contains(err.Error(), "worker 1 does not answer") {
+		t.Errorf("a port is taken from a worker that is held up: %v", err)
+	}
+	if err := b.crew.SetPorts([]worker.Port{lan, wan}); err == nil || !strings.Contains(err.Error(), "worker 1 does not answer") {
+		t.Errorf("a port is given to a worker that is held up: %v", err)
+	}
+	if b.size(wanID, 0) == 0 {
+		t.Error("the worker that answers does not serve the port")
+	}
+	if b.size(wanID, 1) != 0 {
+		t.Error("XDP may send to a worker that has not got the socket")
+	}
+	h.park[1].Store(false)
+	until(t, func() error {
+		if b.size(wanID, 1) == 0 {
+			return errors.New("XDP may not send to the worker that was held up")
+		}
+		return nil
+	})
+	atServer := newSink(t, b.server, "s0")
+	streams := []*stream{{number: 0, h: to(wanID, 0)}, {number: 1, h: to(wanID, 1)}}
+	for q, st := range streams {
+		var sent atomic.Int64
+		check(t, pour(newSource(t, b.client, "c0", q, false), st, 50, &sent, atServer, 32))
+	}
+	until(t, func() error {
+		if n := atServer.capture.Count(); n < 100 {
+			return fmt.Errorf("%d of 100 arrived, drops %v and %v", n, b.crew.Status().Workers[0].Drops, b.crew.Status().Workers[1].Drops)
+		}
+		return nil
+	})
+	atServer.stop(t, streams...)
+}
+
+// TestBackAtOnce has a port go and come back before anybody has closed its sockets: packets leave by it again.
+func TestBackAtOnce(t *testing.T) {
+	b := newBench(t, testenv.Options{})
+	lan, wan := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false)
+	b.run(t, worker.Options{}, lan, wan)
+	b.crew.Hold([]worker.Port{lan})
+	b.crew.Hold([]worker.Port{lan, wan})
+	check(t, b.crew.SetPorts([]worker.Port{lan, wan}))
+	atServer := newSink(t, b.server, "s0")
+	st := &stream{h: to(wanID, 0)}
+	var sent atomic.Int64
+	check(t, pour(newSource(t, b.client, "c0", 0, false), st, 20, &sent, atServer, 32))
+	until(t, func() error {
+		if n := atServer.capture.Count(); n < 20 {
+			return fmt.Errorf("%d of 20 arrived, drops %v", n, b.crew.Status().Workers[0].Drops)
+		}
+		return nil
+	})
+	atServer.stop(t, st)
+}
