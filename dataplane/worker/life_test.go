@@ -454,3 +454,70 @@ func TestBackAtOnce(t *testing.T) {
 	})
 	atServer.stop(t, st)
 }
+
+// TestFull has one worker take nothing from the other, though it gives signs of life: what it has no room for is dropped,
+// or goes on without it, as its rule says.
+func TestFull(t *testing.T) {
+	b := newBench(t, testenv.Options{Queues: 2})
+	b.run(t, worker.Options{}, b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false))
+	open := to(wanID, 0)
+	open.Rule++
+	b.crew.SetWorks(map[uint32]worker.Work{8: {Bypass: true}})
+	atServer := newSink(t, b.server, "s0")
+	src := newSource(t, b.client, "c0", 1, false)
+	var let atomic.Bool
+	held, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- b.crew.InRounds(0, func(func() bool) {
+			close(held)
+			for !let.Load() {
+				b.crew.Beat(0)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}()
+	defer let.Store(true)
+	<-held
+	record := &b.tables.Queues[lanID*64+1]
+	send := func(st *stream, count int) {
+		for n := range count {
+			check(t, src.send(st.frame(uint64(n))))
+			st.sent.Add(1)
+			if n%64 == 63 || n == count-1 {
+				until(t, func() error {
+					if sent, taken := atomic.LoadUint32(&record.Sent), atomic.LoadUint32(&record.Taken); sent != taken || sent == 0 {
+						return fmt.Errorf("%d of %d were taken", taken, sent)
+					}
+					return nil
+				})
+			}
+		}
+	}
+	waits, bypass, failing := &stream{number: 0, h: open}, &stream{number: 1, h: open}, &stream{number: 2, h: to(wanID, 0)}
+	room := b.crew.HandedRoom()
+	send(waits, room)
+	send(bypass, 20)
+	send(failing, 9)
+	until(t, func() error {
+		if n := atServer.capture.Count(); n != 20 {
+			return fmt.Errorf("%d of 20 went on without the worker that is full", n)
+		}
+		return nil
+	})
+	let.Store(true)
+	check(t, <-ended)
+	until(t, func() error {
+		if n := atServer.capture.Count(); n != room+20 {
+			return fmt.Errorf("%d of %d arrived", n, room+20)
+		}
+		if n := b.crew.Status().Workers[1].Drops["worker-full"]; n != 9 {
+			return fmt.Errorf("%d of 9 were dropped", n)
+		}
+		return nil
+	})
+	for st, r := range atServer.stop(t, waits, bypass) {
+		if r.lost != 0 {
+			t.Errorf("stream %d: %d were lost", st.number, r.lost)
+		}
+	}
+}
