@@ -183,6 +183,9 @@ func (c *Crew) follow() error {
 	}
 	errs = append(errs, c.remove(gone))
 	for _, p := range c.wanted {
+		if c.complete(p) {
+			continue
+		}
 		seats, refused := c.open(p)
 		if refused != nil {
 			if c.options.Mode == xsk.Any && c.memory.mode == xsk.ZeroCopy && isRefusal(refused) {
@@ -224,18 +227,19 @@ func (c *Crew) settled() bool {
 	if c.unrouted || c.ending {
 		return false
 	}
-	for _, p := range c.wanted {
-		have := 0
-		for _, s := range c.seats {
-			if s.serves(p) {
-				have++
-			}
-		}
-		if have < max(1, c.queues[p.ID]) {
-			return false
+	return !slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.complete(p) }) &&
+		!slices.ContainsFunc(c.seats, func(s *seat) bool { return !c.wants(s) })
+}
+
+// complete reports whether all queues of a port, as far as they are known, have sockets.
+func (c *Crew) complete(p Port) bool {
+	have := 0
+	for _, s := range c.seats {
+		if s.serves(p) {
+			have++
 		}
 	}
-	return !slices.ContainsFunc(c.seats, func(s *seat) bool { return !c.wants(s) })
+	return have >= max(1, c.queues[p.ID])
 }
 
 // recount looks how many queues the ports have: somebody may give a device more.
