@@ -117,6 +117,11 @@ func (c *Crew) memoryOptions(mode xsk.Mode) xsk.UMEMOptions {
 	return o
 }
 
+// outgrown reports whether the ports have come to need more memory than there is, and its size is not the operator's.
+func (c *Crew) outgrown() bool {
+	return c.options.Frames == 0 && c.memoryOptions(c.memory.mode).Frames > c.memory.umem.Frames()
+}
+
 // payload is how much of a packet a frame holds, in bytes.
 func payload(frameSize int) int { return frameSize - kernelHeadroom }
 

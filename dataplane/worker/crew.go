@@ -142,8 +142,8 @@ func (c *Crew) allow(s *seat) {
 	}
 }
 
-// SetPorts makes these the ports, while workers run. Packets of ports that stay pass as before. A port that goes is
-// drained as far as its device allows; one that comes has sockets when SetPorts returns, or an error says why not
+// SetPorts makes these the ports, while workers run. Packets of ports that stay pass as before, unless all need other
+// memory: longer frames, more of them, or without zero-copy. A port that goes is drained as far as its device allows; one that comes has sockets when SetPorts returns, or an error says why not
 // and it is tried again each second.
 func (c *Crew) SetPorts(ports []Port) error {
 	c.Hold(ports)
@@ -188,7 +188,8 @@ func (c *Crew) follow() error {
 		}
 		seats, refused := c.open(p)
 		if refused != nil {
-			if c.options.Mode == xsk.Any && c.memory.mode == xsk.ZeroCopy && isRefusal(refused) {
+			if c.options.Mode == xsk.Any && c.memory.mode == xsk.ZeroCopy && isRefusal(refused) ||
+				errors.Is(refused, errNoFrames) && c.outgrown() {
 				return errors.Join(append(errs, c.anew())...)
 			}
 			errs = append(errs, c.refuse(p, refused))

@@ -521,3 +521,51 @@ func TestFull(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldQueue has somebody hold the second queue of a port: however often it is tried, the frames for its first one are
+// not used up.
+func TestHeldQueue(t *testing.T) {
+	b := newBench(t, testenv.Options{Queues: 2})
+	lan, wan := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false)
+	b.run(t, worker.Options{}, lan)
+	free := b.crew.Status().Memory.Free
+	holder := newSource(t, b.gw, "wan", 1, false)
+	for range 3 {
+		if err := b.crew.SetPorts([]worker.Port{lan, wan}); err == nil || !strings.Contains(err.Error(), "another socket holds the queue") {
+			t.Errorf("a port whose queue is held: %v", err)
+		}
+	}
+	if now := b.crew.Status().Memory.Free; now != free {
+		t.Errorf("%d frames are free, and %d were", now, free)
+	}
+	holder.close()
+	until(t, func() error {
+		if b.size(wanID, 0) == 0 || b.size(wanID, 1) == 0 {
+			return errors.New("XDP may not send to a port whose queue is free")
+		}
+		return nil
+	})
+}
+
+// TestOutgrown adds more ports than there was memory for: all are served.
+func TestOutgrown(t *testing.T) {
+	b := newBenchIn(t, testenv.New(t, "three-zone", testenv.Options{Prefix: prefix}), "lan", "wan")
+	lan, wan, dmz := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false), b.attach(t, "dmz", monID, false)
+	b.run(t, worker.Options{}, lan)
+	frames := b.crew.Status().Memory.Frames
+	check(t, b.crew.SetPorts([]worker.Port{lan, wan, dmz}))
+	if now := b.crew.Status().Memory.Frames; now <= frames {
+		t.Errorf("%d frames, and %d before", now, frames)
+	}
+	atServer := newSink(t, b.server, "w0")
+	st := &stream{h: to(wanID, 0)}
+	var sent atomic.Int64
+	check(t, pour(newSource(t, b.client, "l0", 0, false), st, 50, &sent, atServer, 32))
+	until(t, func() error {
+		if n := atServer.capture.Count(); n < 50 || b.size(monID, 0) == 0 {
+			return fmt.Errorf("%d of 50 arrived", n)
+		}
+		return nil
+	})
+	atServer.stop(t, st)
+}

@@ -60,7 +60,7 @@ func served(d xsk.Device) int { return min(max(1, d.Queues), queueMax) }
 func (c *Crew) open(p Port) (seats []*seat, err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.closeUnused(seats))
+			err = errors.Join(err, c.closeUnused(seats), c.recover(nil))
 			seats = nil
 		}
 	}()
@@ -88,12 +88,14 @@ func (c *Crew) open(p Port) (seats []*seat, err error) {
 	return seats, nil
 }
 
+var errNoFrames = errors.New("no frames are left")
+
 // openQueue opens a socket on one queue of a port, with a pool made for it.
 func (c *Crew) openQueue(p Port, q int) (*seat, error) {
 	s := c.newSeat(p, q)
 	s.share = min(2*c.options.Ring, c.memory.umem.Census().Spare)
 	if s.share < batchSize {
-		return nil, absent{fmt.Errorf("no frames are left for queue %d: the packet memory has %d: give it more", q, c.memory.umem.Frames())}
+		return nil, absent{fmt.Errorf("%w for queue %d: the packet memory has %d: give it more", errNoFrames, q, c.memory.umem.Frames())}
 	}
 	var err error
 	if s.pool, err = c.memory.umem.NewPool(s.share); err != nil {
@@ -164,6 +166,9 @@ func (c *Crew) seat(seats []*seat) error {
 		given = append(given, s)
 	}
 	errs := slices.Collect(maps.Values(silent))
+	if len(silent) > 0 {
+		errs = append(errs, c.recover(nil))
+	}
 	errs = append(errs, c.routes())
 	for _, s := range given {
 		c.allow(s)
@@ -333,7 +338,7 @@ func (c *Crew) close(s *seat) error {
 }
 
 // recover waits until the kernel has let go of the frames of closed sockets, gives those of other workers back to
-// them, and what came with the seats back to the memory.
+// them, and what came with the seats back to the memory. Without seats they are those of sockets that no worker had.
 func (c *Crew) recover(seats []*seat) error {
 	u := c.memory.umem
 	pool, err := u.NewPool(0)
