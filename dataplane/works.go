@@ -69,9 +69,11 @@ func (p *Plane) setWorks(spec *ebpf.CollectionSpec, g *Generation) error {
 }
 
 // forgetWorkers takes the workers of the run before off their queues: they ended with it, and so did what
-// they had taken.
+// they had taken. If it had some, its flows may have stages, and XDP has to take these off.
 func (p *Plane) forgetWorkers() {
 	for i := range p.mem.queues {
-		atomic.StoreUint32(&p.mem.queues[i].Size, 0)
+		q := &p.mem.queues[i]
+		atomic.StoreUint32(&q.Size, 0)
+		p.workers = p.workers || q.Worker != 0
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -351,5 +352,33 @@ func TestLabWorkersTakeOver(t *testing.T) {
 	}
 	if len(drops) == 0 {
 		t.Error("what no worker took was not counted")
+	}
+}
+
+// A start that takes over without need of workers leaves flows that some carried to XDP.
+func TestLabWorkersNoMore(t *testing.T) {
+	config := strings.Replace(labRouted, "on_stop: open", "on_stop: keep", 1)
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-wmore"})
+	r := newReloadRigIn(t, l, config+"force_stage: forward\n", labPolicy, 80)
+	random := rand.New(rand.NewPCG(14, 4))
+	c := r.dial(t, 80)
+	if err := swap(c, random, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	if err := os.WriteFile(r.config.File, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := runIn(t, l, must(LoadConfig(r.config.File)))
+	for range 5 {
+		if err := swap(c, random, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, why := g.tiers(t, "dport 80"); n[tierXDP] != 1 || n[tierWorker] != 0 {
+		t.Errorf("flows by tier %v: %v", n, why)
+	}
+	if s := must(g.Workers(t.Context())); s.Running {
+		t.Errorf("workers run: %+v", s)
 	}
 }

@@ -65,7 +65,7 @@ func workerMetrics() []metric {
 			func(w *worker.WorkerStatus) uint64 { return w.TakenOver }),
 		perWorker("softdpu_worker_mirrored_packets_total", "Copies that a worker sent to monitor ports.",
 			func(w *worker.WorkerStatus) uint64 { return w.Mirrored }),
-		perWorker("softdpu_worker_mirror_lost_packets_total", "Copies that were left out: there was no frame or no room for them.",
+		perWorker("softdpu_worker_mirror_lost_packets_total", "Copies that were left out: there was no frame or room for them, or the port was gone.",
 			func(w *worker.WorkerStatus) uint64 { return w.MirrorLost }),
 		perWorker("softdpu_worker_moved_up_flows_total", "Flows that a worker was done with, and that go on in XDP.",
 			func(w *worker.WorkerStatus) uint64 { return w.MovedUp }),

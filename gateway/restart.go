@@ -26,11 +26,12 @@ func (c *Config) restartFor(next *Config) (errs firewall.Errors) {
 		case slices.Contains(reloadable, name):
 		case reflect.ValueOf(a).FieldByName(name).Kind() == reflect.Struct:
 			x, y := reflect.ValueOf(a).FieldByName(name), reflect.ValueOf(b).FieldByName(name)
-			for _, field := range differing(x.Interface(), y.Interface()) {
-				if field == "Written" { // the section as a whole
-					refuse(snake(name))
-					continue
-				}
+			fields := differing(x.Interface(), y.Interface())
+			if slices.Contains(fields, "Written") { // the section as a whole
+				refuse(snake(name))
+				continue
+			}
+			for _, field := range fields {
 				refuse(snake(name) + "." + snake(field))
 			}
 		default:

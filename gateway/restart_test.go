@@ -33,6 +33,7 @@ events: {file: eve.json}
 		{"inline", "kind: Gateway", "kind: Gateway\ninline: [[lan, wan]]", ""},
 		{"stage", "kind: Gateway", "kind: Gateway\nforce_stage: forward", ""},
 		{"workers", "kind: Gateway", "kind: Gateway\nworkers: {}", "workers"},
+		{"workers, with keys", "kind: Gateway", "kind: Gateway\nworkers: {count: 2, poll: always}", "workers"},
 		{"the end", "kind: Gateway", "kind: Gateway\non_stop: keep", "on_stop"},
 		{"upgrade grace", "kind: Gateway", "kind: Gateway\nupgrade_grace: none", "upgrade_grace"},
 		{"size", "max: 1000", "max: 1001", "flows.max"},

@@ -107,5 +107,5 @@ func (r *Ruleset) whyWorker(f *flowtable.Flow) string {
 	case f.ID.Overflow:
 		return "it is in the overflow table"
 	}
-	return "packets are still under way"
+	return "it moves up with the next packet that finds none under way"
 }

@@ -117,11 +117,11 @@ func TestWhyWorker(t *testing.T) {
 	}{
 		{"forced", forced, "plain", [2]uint8{forward, forward}, flowtable.Flow{}, "force_stage: forward in the configuration"},
 		{"forced and mirrored", forced, "all", [2]uint8{forward | mirror, forward | mirror}, flowtable.Flow{}, "force_stage: forward in the configuration"},
-		{"no longer forced", mirrored, "plain", [2]uint8{0, forward}, flowtable.Flow{Ready: true}, "packets are still under way"},
+		{"no longer forced", mirrored, "plain", [2]uint8{0, forward}, flowtable.Flow{Ready: true}, "it moves up with the next packet that finds none under way"},
 		{"mirrored", mirrored, "all", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{900, 900}}, "rule all mirrors it"},
 		{"its first packets", mirrored, "some", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{2, 1}}, "its first 4 packets are mirrored"},
-		{"they are over", mirrored, "some", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{2, 2}}, "packets are still under way"},
-		{"and said to be", mirrored, "some", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{2, 1}, Ready: true}, "packets are still under way"},
+		{"they are over", mirrored, "some", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{2, 2}}, "it moves up with the next packet that finds none under way"},
+		{"and said to be", mirrored, "some", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{2, 1}, Ready: true}, "it moves up with the next packet that finds none under way"},
 		{"in the overflow", mirrored, "some", [2]uint8{mirror, mirror}, flowtable.Flow{Packets: [2]uint64{9, 9}, ID: flowtable.FlowID{Overflow: true}}, "it is in the overflow table"},
 	} {
 		f := row.flow

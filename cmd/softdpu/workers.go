@@ -166,7 +166,7 @@ func crewNotes(s *gateway.WorkersStatus, now time.Time) (notes []string) {
 			}
 		}
 		if w.MirrorLost > 0 {
-			notes = append(notes, fmt.Sprintf("worker %d left out %s for monitor ports: there was no frame or no room", w.ID, quantityOf(int(w.MirrorLost), "copy", "copies")))
+			notes = append(notes, fmt.Sprintf("worker %d left out %s for monitor ports: there was no frame, no room or no port", w.ID, quantityOf(int(w.MirrorLost), "copy", "copies")))
 		}
 		for k := range w.Queues {
 			if text := kernelText(&w.Queues[k]); text != "" {

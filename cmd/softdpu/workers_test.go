@@ -51,7 +51,8 @@ lan0      0       0  7/2048  0/2048     2000/2048  0/2048       10       100    
 lan0      1       1  0/2048  2048/2048  0/2048     0/2048        0         0     0        0
 
 ! worker 0 dropped 3 packets: egress-full
-! worker 0 left out 1 copy for monitor ports: there was no frame or no room
+! worker 0 left out 1 copy for monitor ports: there was no frame, no room or no
+  port
 ! port lan0 queue 0: the kernel counts 24 rx_ring_full
 ! worker 1 is silent: its flows are dropped (worker-full) or go on in XDP, as
   their rules say

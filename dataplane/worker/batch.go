@@ -100,19 +100,21 @@ func (w *worker) arrived(b *batch, first, n int) {
 	last := w.frame(descs[n-1])
 	last.cell, last.number = h.Cell, h.Number
 	if home := int(h.Rule>>homeShift) - 1; home >= 0 && home != int(w.id) && home < len(w.out) {
-		if w.crew.workers[home].silentAt(w.tick) && (*w.crew.works.Load())[h.Rule&ruleMask].Bypass {
+		switch {
+		case w.handOver(home, descs, toHome):
+		case (*w.crew.works.Load())[h.Rule&ruleMask].Bypass:
 			w.send(h.Port, descs)
-			return
+		default:
+			w.drop(descs, dropWorkerFull)
 		}
-		w.handOver(home, descs, toHome)
 		return
 	}
 	b.add(first, n, h)
 }
 
-// handOver gives a packet to another worker: for its stages, or only to be sent. As in XDP, one who gives no sign of
-// life counts as full.
-func (w *worker) handOver(to int, descs []xsk.Desc, what uint32) {
+// handOver gives a packet to another worker: for its stages, or only to be sent. It reports whether that worker has
+// room for it: as in XDP, one who gives no sign of life counts as full.
+func (w *worker) handOver(to int, descs []xsk.Desc, what uint32) bool {
 	x, own := w.out[to], 0
 	for i := range descs {
 		if w.frame(descs[i]).owner == w.id {
@@ -120,8 +122,7 @@ func (w *worker) handOver(to int, descs []xsk.Desc, what uint32) {
 		}
 	}
 	if w.away+own > w.awayMax || !x.room(len(descs)) || w.crew.workers[to].silentAt(w.tick) {
-		w.drop(descs, dropWorkerFull)
-		return
+		return false
 	}
 	w.away += own
 	for i := range descs {
@@ -132,6 +133,7 @@ func (w *worker) handOver(to int, descs []xsk.Desc, what uint32) {
 	}
 	w.outDirty |= 1 << to
 	w.count[cHandedOver]++
+	return true
 }
 
 // takeOver takes what other workers have handed over, oldest first, and does it.

@@ -101,8 +101,8 @@ func (c *Crew) memoryOptions(mode xsk.Mode) xsk.UMEMOptions {
 			continue // open tells
 		}
 		longest = max(longest, d.MTU+overhead)
-		queues += min(max(1, d.Queues), queueMax)
-		most = max(most, min(d.Queues, queueMax))
+		queues += served(d)
+		most = max(most, served(d))
 	}
 	if o.FrameSize == 0 {
 		o.FrameSize = 2048
@@ -115,6 +115,11 @@ func (c *Crew) memoryOptions(mode xsk.Mode) xsk.UMEMOptions {
 		o.Frames = (queues+most)*2*c.options.Ring + len(c.workers)*c.options.Ring/2
 	}
 	return o
+}
+
+// outgrown reports whether the ports have come to need more memory than there is, and its size is not the operator's.
+func (c *Crew) outgrown() bool {
+	return c.options.Frames == 0 && c.memoryOptions(c.memory.mode).Frames > c.memory.umem.Frames()
 }
 
 // payload is how much of a packet a frame holds, in bytes.
@@ -314,7 +319,8 @@ func (c *Crew) tearDown() error {
 	if c.memory == nil {
 		return nil
 	}
-	errs := []error{c.remove(slices.Clone(c.seats))}
+	c.ending = true
+	err := c.remove(slices.Clone(c.seats))
 	for _, w := range c.workers {
 		w.stop.Store(true)
 		c.bells[w.id].ring()
@@ -329,9 +335,13 @@ func (c *Crew) tearDown() error {
 			c.clean(w)
 		case <-limit:
 			// Its memory must stay.
-			return errors.Join(append(errs, fmt.Errorf("worker %d does not end: something holds it up, or takes its CPU", w.id))...)
+			return errors.Join(err, fmt.Errorf("worker %d does not end: something holds it up, or takes its CPU", w.id))
 		}
 	}
+	if len(c.seats) > 0 {
+		err = c.remove(slices.Clone(c.seats)) // of one that was held up for a while
+	}
+	errs := []error{err}
 	for i := range c.memory.frames {
 		if f := &c.memory.frames[i]; f.place == frameHanded {
 			f.place = frameFree
@@ -348,6 +358,6 @@ func (c *Crew) tearDown() error {
 		errs = append(errs, fmt.Errorf("%d of %d frames are nowhere: %+v", census.Caller, census.Total, census))
 	}
 	errs = append(errs, c.memory.umem.Close())
-	c.memory = nil
+	c.memory, c.ending, c.unrouted = nil, false, false
 	return errors.Join(errs...)
 }

@@ -17,6 +17,8 @@ type Crew struct {
 	options Options
 	start   time.Time
 	live    [portIDs]atomic.Uint32 // interface of each port that may be sent to; 0 is none
+	liveMu  sync.Mutex             // of its writers, and allowed
+	allowed []Port                 // as Hold was told last
 	works   atomic.Pointer[works]
 	died    chan death // from worker threads
 	bells   []*bell
@@ -27,8 +29,12 @@ type Crew struct {
 	attempts []Attempt
 	workers  []*worker
 	seats    []*seat
+	queues   [portIDs]int // that a port had when it was looked at last
+	unrouted bool         // a worker did not answer that was to be told by which sockets packets leave
+	ending   bool         // tearDown has not come to its end: a thread did not
 	earlier  map[earlierKey]*history
 	retried  time.Time
+	counted  time.Time // that queues were
 	closed   bool
 
 	logMu  sync.Mutex
@@ -53,6 +59,7 @@ func Start(o Options, ports []Port) (*Crew, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wanted = slices.Clone(ports)
+	c.Hold(ports)
 	// A thread that polls keeps one of the runtime's processors: the others' share stays as it is.
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + len(c.workers))
 	err := c.build()
@@ -115,6 +122,9 @@ func (c *Crew) SetWorks(rules map[uint32]Work) {
 // Hold makes that nothing is sent any more by ports that are not among these, or have another device. It never
 // waits; SetPorts does the rest.
 func (c *Crew) Hold(ports []Port) {
+	c.liveMu.Lock()
+	defer c.liveMu.Unlock()
+	c.allowed = slices.Clone(ports)
 	for id := range c.live {
 		i := slices.IndexFunc(ports, func(p Port) bool { return int(p.ID) == id })
 		if have := c.live[id].Load(); have != 0 && (i < 0 || have != uint32(ports[i].Index)) {
@@ -123,8 +133,17 @@ func (c *Crew) Hold(ports []Port) {
 	}
 }
 
-// SetPorts makes these the ports, while workers run. Packets of ports that stay pass as before. A port that goes is
-// drained as far as its device allows; one that comes has sockets when SetPorts returns, or an error says why not
+// allow lets packets leave by the port of a seat, unless Hold has heard meanwhile that it is no more.
+func (c *Crew) allow(s *seat) {
+	c.liveMu.Lock()
+	defer c.liveMu.Unlock()
+	if slices.ContainsFunc(c.allowed, func(p Port) bool { return p.ID == s.port.ID && p.Index == s.port.Index }) {
+		c.live[s.port.ID].Store(uint32(s.port.Index))
+	}
+}
+
+// SetPorts makes these the ports, while workers run. Packets of ports that stay pass as before, unless all need other
+// memory: longer frames, more of them, or without zero-copy. A port that goes is drained as far as its device allows; one that comes has sockets when SetPorts returns, or an error says why not
 // and it is tried again each second.
 func (c *Crew) SetPorts(ports []Port) error {
 	c.Hold(ports)
@@ -145,57 +164,92 @@ func (c *Crew) follow() error {
 	if c.memory == nil {
 		return c.build()
 	}
+	if c.ending || slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.fits(p) }) {
+		return c.anew() // memory of another kind
+	}
+	var errs []error
+	if c.unrouted {
+		errs = append(errs, c.routes())
+	}
 	var gone []*seat
 	for _, s := range c.seats {
-		i := slices.IndexFunc(c.wanted, func(p Port) bool { return p.ID == s.port.ID && p.Index == s.port.Index })
-		if i < 0 || s.broken.Load() {
+		i := slices.IndexFunc(c.wanted, s.serves)
+		if i < 0 {
 			gone = append(gone, s)
 			continue
 		}
 		s.port.Name, s.port.Device = c.wanted[i].Name, c.wanted[i].Device
+		c.allow(s) // it may have been gone for a moment
 	}
-	if slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.fits(p) }) {
-		return errors.Join(c.tearDown(), c.build()) // memory of another kind: all sockets anew
-	}
-	err := c.remove(gone)
-	var errs []error
+	errs = append(errs, c.remove(gone))
 	for _, p := range c.wanted {
-		if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.port.ID == p.ID }) {
+		if c.complete(p) {
 			continue
 		}
 		seats, refused := c.open(p)
 		if refused != nil {
-			if c.options.Mode == xsk.Any && c.memory.mode == xsk.ZeroCopy && isRefusal(refused) {
-				return errors.Join(err, c.tearDown(), c.build())
+			if c.options.Mode == xsk.Any && c.memory.mode == xsk.ZeroCopy && isRefusal(refused) ||
+				errors.Is(refused, errNoFrames) && c.outgrown() {
+				return errors.Join(append(errs, c.anew())...)
 			}
 			errs = append(errs, c.refuse(p, refused))
 			continue
 		}
-		errs = append(errs, c.seat(seats))
+		if len(seats) > 0 {
+			errs = append(errs, c.seat(seats))
+		}
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
-// refuse tells once why a port has no sockets.
+// anew gives up all sockets and the memory, and takes others. While a thread does not end it has what it had, and
+// this is tried again. c.mu is held.
+func (c *Crew) anew() error {
+	err := c.tearDown()
+	if c.memory != nil {
+		return err
+	}
+	return errors.Join(err, c.build())
+}
+
+// refuse tells once why a port has no sockets, or not all.
 func (c *Crew) refuse(p Port, why error) error {
 	err := fmt.Errorf("port %s has no workers: %w", p.Name, why)
+	if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.serves(p) }) {
+		err = fmt.Errorf("port %s has queues without workers: %w", p.Name, why)
+	}
 	c.logOnce(err.Error())
 	return err
 }
 
-// settled reports whether seats are as wanted: no port waits for sockets, and none has some that it should not.
+// settled reports whether seats are as wanted: no queue of a port waits for a socket, none has one that it should not,
+// and all workers know.
 func (c *Crew) settled() bool {
-	at := func(p Port) func(*seat) bool {
-		return func(s *seat) bool { return s.port.ID == p.ID && s.port.Index == p.Index && !s.broken.Load() }
+	if c.unrouted || c.ending {
+		return false
 	}
-	for _, p := range c.wanted {
-		if !slices.ContainsFunc(c.seats, at(p)) {
-			return false
+	return !slices.ContainsFunc(c.wanted, func(p Port) bool { return !c.complete(p) }) &&
+		!slices.ContainsFunc(c.seats, func(s *seat) bool { return !c.wants(s) })
+}
+
+// complete reports whether all queues of a port, as far as they are known, have sockets.
+func (c *Crew) complete(p Port) bool {
+	have := 0
+	for _, s := range c.seats {
+		if s.serves(p) {
+			have++
 		}
 	}
-	return !slices.ContainsFunc(c.seats, func(s *seat) bool {
-		return !slices.ContainsFunc(c.wanted, func(p Port) bool { return at(p)(s) })
-	})
+	return have >= max(1, c.queues[p.ID])
+}
+
+// recount looks how many queues the ports have: somebody may give a device more.
+func (c *Crew) recount() {
+	for _, p := range c.wanted {
+		if d, err := c.inspect(p); err == nil {
+			c.queues[p.ID] = served(d)
+		}
+	}
 }
 
 // Close ends the workers. First XDP sends no more packets; what they have is sent as far as that goes.

@@ -7,3 +7,9 @@ func (c *Crew) InRounds(id int, fn func(round func() bool)) error {
 	w := c.workers[id]
 	return c.ask(w, func() { fn(w.round) })
 }
+
+// Beat gives a sign of life in a worker's place.
+func (c *Crew) Beat(id int) { c.workers[id].beat.Store(nowTick()) }
+
+// HandedRoom is how many descriptors one worker can hand over to another that takes none.
+func (c *Crew) HandedRoom() int { handed, _ := exchangeSizes(len(c.workers)); return handed }

@@ -81,8 +81,9 @@ func (p *progress) done(cell uint32, number uint16) {
 	p.number = number
 }
 
-// publish makes known what was noted last. XDP raises the other half of the cell meanwhile. A number that is not
-// ahead of the one there, or was never given out, is of a flow that had the slot before, or came by another way.
+// publish makes known what was noted last. XDP raises the other half of the cell meanwhile. Only a number between the
+// one there and the last that was given out counts: any other is of a flow that had the slot before, or came by another
+// way. As many as there are numbers may have been lost in between.
 func (p *progress) publish() {
 	if p.cell == noCell {
 		return
@@ -92,7 +93,8 @@ func (p *progress) publish() {
 		at := &p.cells[group].Leg[p.cell>>1&3][p.cell&1]
 		for {
 			old := atomic.LoadUint32(at)
-			if int16(p.number-uint16(old)) <= 0 || int16(uint16(old>>16)-p.number) < 0 ||
+			sent, done := uint16(old>>16), uint16(old)
+			if sent-p.number >= sent-done ||
 				atomic.CompareAndSwapUint32(at, old, old&0xffff0000|uint32(p.number)) {
 				break
 			}

@@ -21,6 +21,9 @@ func TestProgress(t *testing.T) {
 		{"one that came by another way, late", 5, 4, []uint16{3}, 4},
 		{"one of a flow that had the slot before", 2, 1, []uint16{9}, 1},
 		{"the same", 5, 5, []uint16{5}, 5},
+		{"ahead of all that were sent", 5, 5, []uint16{6}, 5},
+		{"after more losses than half of the numbers", 50000, 5, []uint16{49999}, 49999},
+		{"and one from before them", 50000, 49999, []uint16{5}, 49999},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cells := make([]bpf.XDPCells, 2)

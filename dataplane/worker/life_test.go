@@ -390,3 +390,182 @@ func TestAdaptive(t *testing.T) {
 		})
 	}
 }
+
+// TestPortsWhileParked has a port go and come back while one of two workers is held up: the other serves it at once, and
+// that one does so too when it is let go, without being told again.
+func TestPortsWhileParked(t *testing.T) {
+	b := newBench(t, testenv.Options{Queues: 2})
+	var h hook
+	lan, wan := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false)
+	b.run(t, worker.Options{Hook: h.call}, lan, wan)
+	defer h.park[1].Store(false)
+	h.park[1].Store(true)
+	if err := b.crew.SetPorts([]worker.Port{lan}); err == nil || !strings.Contains(err.Error(), "worker 1 does not answer") {
+		t.Errorf("a port is taken from a worker that is held up: %v", err)
+	}
+	if err := b.crew.SetPorts([]worker.Port{lan, wan}); err == nil || !strings.Contains(err.Error(), "worker 1 does not answer") {
+		t.Errorf("a port is given to a worker that is held up: %v", err)
+	}
+	if b.size(wanID, 0) == 0 {
+		t.Error("the worker that answers does not serve the port")
+	}
+	if b.size(wanID, 1) != 0 {
+		t.Error("XDP may send to a worker that has not got the socket")
+	}
+	h.park[1].Store(false)
+	until(t, func() error {
+		if b.size(wanID, 1) == 0 {
+			return errors.New("XDP may not send to the worker that was held up")
+		}
+		return nil
+	})
+	atServer := newSink(t, b.server, "s0")
+	streams := []*stream{{number: 0, h: to(wanID, 0)}, {number: 1, h: to(wanID, 1)}}
+	for q, st := range streams {
+		var sent atomic.Int64
+		check(t, pour(newSource(t, b.client, "c0", q, false), st, 50, &sent, atServer, 32))
+	}
+	until(t, func() error {
+		if n := atServer.capture.Count(); n < 100 {
+			return fmt.Errorf("%d of 100 arrived, drops %v and %v", n, b.crew.Status().Workers[0].Drops, b.crew.Status().Workers[1].Drops)
+		}
+		return nil
+	})
+	atServer.stop(t, streams...)
+}
+
+// TestBackAtOnce has a port go and come back before anybody has closed its sockets: packets leave by it again.
+func TestBackAtOnce(t *testing.T) {
+	b := newBench(t, testenv.Options{})
+	lan, wan := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false)
+	b.run(t, worker.Options{}, lan, wan)
+	b.crew.Hold([]worker.Port{lan})
+	b.crew.Hold([]worker.Port{lan, wan})
+	check(t, b.crew.SetPorts([]worker.Port{lan, wan}))
+	atServer := newSink(t, b.server, "s0")
+	st := &stream{h: to(wanID, 0)}
+	var sent atomic.Int64
+	check(t, pour(newSource(t, b.client, "c0", 0, false), st, 20, &sent, atServer, 32))
+	until(t, func() error {
+		if n := atServer.capture.Count(); n < 20 {
+			return fmt.Errorf("%d of 20 arrived, drops %v", n, b.crew.Status().Workers[0].Drops)
+		}
+		return nil
+	})
+	atServer.stop(t, st)
+}
+
+// TestFull has one worker take nothing from the other, though it gives signs of life: what it has no room for is dropped,
+// or goes on without it, as its rule says.
+func TestFull(t *testing.T) {
+	b := newBench(t, testenv.Options{Queues: 2})
+	b.run(t, worker.Options{}, b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false))
+	open := to(wanID, 0)
+	open.Rule++
+	b.crew.SetWorks(map[uint32]worker.Work{8: {Bypass: true}})
+	atServer := newSink(t, b.server, "s0")
+	src := newSource(t, b.client, "c0", 1, false)
+	var let atomic.Bool
+	held, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- b.crew.InRounds(0, func(func() bool) {
+			close(held)
+			for !let.Load() {
+				b.crew.Beat(0)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}()
+	defer let.Store(true)
+	<-held
+	record := &b.tables.Queues[lanID*64+1]
+	send := func(st *stream, count int) {
+		for n := range count {
+			check(t, src.send(st.frame(uint64(n))))
+			st.sent.Add(1)
+			if n%64 == 63 || n == count-1 {
+				until(t, func() error {
+					if sent, taken := atomic.LoadUint32(&record.Sent), atomic.LoadUint32(&record.Taken); sent != taken || sent == 0 {
+						return fmt.Errorf("%d of %d were taken", taken, sent)
+					}
+					return nil
+				})
+			}
+		}
+	}
+	waits, bypass, failing := &stream{number: 0, h: open}, &stream{number: 1, h: open}, &stream{number: 2, h: to(wanID, 0)}
+	room := b.crew.HandedRoom()
+	send(waits, room)
+	send(bypass, 20)
+	send(failing, 9)
+	until(t, func() error {
+		if n := atServer.capture.Count(); n != 20 {
+			return fmt.Errorf("%d of 20 went on without the worker that is full", n)
+		}
+		return nil
+	})
+	let.Store(true)
+	check(t, <-ended)
+	until(t, func() error {
+		if n := atServer.capture.Count(); n != room+20 {
+			return fmt.Errorf("%d of %d arrived", n, room+20)
+		}
+		if n := b.crew.Status().Workers[1].Drops["worker-full"]; n != 9 {
+			return fmt.Errorf("%d of 9 were dropped", n)
+		}
+		return nil
+	})
+	for st, r := range atServer.stop(t, waits, bypass) {
+		if r.lost != 0 {
+			t.Errorf("stream %d: %d were lost", st.number, r.lost)
+		}
+	}
+}
+
+// TestHeldQueue has somebody hold the second queue of a port: however often it is tried, the frames for its first one are
+// not used up.
+func TestHeldQueue(t *testing.T) {
+	b := newBench(t, testenv.Options{Queues: 2})
+	lan, wan := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false)
+	b.run(t, worker.Options{}, lan)
+	free := b.crew.Status().Memory.Free
+	holder := newSource(t, b.gw, "wan", 1, false)
+	for range 3 {
+		if err := b.crew.SetPorts([]worker.Port{lan, wan}); err == nil || !strings.Contains(err.Error(), "another socket holds the queue") {
+			t.Errorf("a port whose queue is held: %v", err)
+		}
+	}
+	if now := b.crew.Status().Memory.Free; now != free {
+		t.Errorf("%d frames are free, and %d were", now, free)
+	}
+	holder.close()
+	until(t, func() error {
+		if b.size(wanID, 0) == 0 || b.size(wanID, 1) == 0 {
+			return errors.New("XDP may not send to a port whose queue is free")
+		}
+		return nil
+	})
+}
+
+// TestOutgrown adds more ports than there was memory for: all are served.
+func TestOutgrown(t *testing.T) {
+	b := newBenchIn(t, testenv.New(t, "three-zone", testenv.Options{Prefix: prefix}), "lan", "wan")
+	lan, wan, dmz := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false), b.attach(t, "dmz", monID, false)
+	b.run(t, worker.Options{}, lan)
+	frames := b.crew.Status().Memory.Frames
+	check(t, b.crew.SetPorts([]worker.Port{lan, wan, dmz}))
+	if now := b.crew.Status().Memory.Frames; now <= frames {
+		t.Errorf("%d frames, and %d before", now, frames)
+	}
+	atServer := newSink(t, b.server, "w0")
+	st := &stream{h: to(wanID, 0)}
+	var sent atomic.Int64
+	check(t, pour(newSource(t, b.client, "l0", 0, false), st, 50, &sent, atServer, 32))
+	until(t, func() error {
+		if n := atServer.capture.Count(); n < 50 || b.size(monID, 0) == 0 {
+			return fmt.Errorf("%d of 50 arrived", n)
+		}
+		return nil
+	})
+	atServer.stop(t, st)
+}

@@ -39,7 +39,7 @@ func (w *worker) mirror(b *batch) {
 	}
 }
 
-// copyTo sends a copy of a packet by a port. A copy for which there is no frame or no room is counted as lost.
+// copyTo sends a copy of a packet by a port. A copy for which there is no frame, no room or no port is counted as lost.
 func (w *worker) copyTo(port uint8, descs []xsk.Desc) {
 	u := w.memory.umem
 	need := len(descs)

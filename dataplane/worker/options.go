@@ -80,7 +80,7 @@ type Work struct {
 	MirrorPort uint8
 	// MirrorPackets is how many packets of each flow are copied, of both directions together; 0 is all.
 	MirrorPackets uint32
-	// Bypass lets packets go on without the stages while their home worker gives no sign of life.
+	// Bypass lets packets go on without the stages while their home worker is full, or gives no sign of life.
 	Bypass bool
 }
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -48,11 +49,18 @@ func (c *Crew) inspect(p Port) (d xsk.Device, err error) {
 	return d, err
 }
 
-// open opens sockets on all queues of a port, or on none. c.memory is there.
+// isOf reports whether a seat is of this port, with this device. serves adds that it is of use.
+func (s *seat) isOf(p Port) bool   { return s.port.ID == p.ID && s.port.Index == p.Index }
+func (s *seat) serves(p Port) bool { return s.isOf(p) && !s.broken.Load() && !s.leaving }
+
+// served is how many queues of a device workers serve.
+func served(d xsk.Device) int { return min(max(1, d.Queues), queueMax) }
+
+// open opens sockets on all queues of a port that have none, or on none of them. c.memory is there.
 func (c *Crew) open(p Port) (seats []*seat, err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.closeUnused(seats))
+			err = errors.Join(err, c.closeUnused(seats), c.recover(nil))
 			seats = nil
 		}
 	}()
@@ -60,15 +68,17 @@ func (c *Crew) open(p Port) (seats []*seat, err error) {
 	if err != nil {
 		return nil, absent{err}
 	}
-	queues := max(1, d.Queues)
-	if queues > queueMax {
-		c.logOnce(fmt.Sprintf("port %s has %d queues, of which workers serve the first %d: what arrives on others and needs a worker is dropped", p.Name, queues, queueMax))
-		queues = queueMax
+	if d.Queues > queueMax {
+		c.logOnce(fmt.Sprintf("port %s has %d queues, of which workers serve the first %d: what arrives on others and needs a worker is dropped", p.Name, d.Queues, queueMax))
 	}
 	if (int(p.ID)+1)*queueMax > len(c.options.Tables.Queues) {
 		return nil, fmt.Errorf("its number is %d, and there are records of %d", p.ID, len(c.options.Tables.Queues)/queueMax)
 	}
-	for q := range queues {
+	c.queues[p.ID] = served(d)
+	for q := range c.queues[p.ID] {
+		if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.port.ID == p.ID && s.queue == q }) {
+			continue // or one that its worker has not given up yet
+		}
 		s, err := c.openQueue(p, q)
 		if err != nil {
 			return seats, err
@@ -78,12 +88,14 @@ func (c *Crew) open(p Port) (seats []*seat, err error) {
 	return seats, nil
 }
 
+var errNoFrames = errors.New("no frames are left")
+
 // openQueue opens a socket on one queue of a port, with a pool made for it.
 func (c *Crew) openQueue(p Port, q int) (*seat, error) {
 	s := c.newSeat(p, q)
 	s.share = min(2*c.options.Ring, c.memory.umem.Census().Spare)
 	if s.share < batchSize {
-		return nil, absent{fmt.Errorf("no frames are left for queue %d: the packet memory has %d: give it more", q, c.memory.umem.Frames())}
+		return nil, absent{fmt.Errorf("%w for queue %d: the packet memory has %d: give it more", errNoFrames, q, c.memory.umem.Frames())}
 	}
 	var err error
 	if s.pool, err = c.memory.umem.NewPool(s.share); err != nil {
@@ -131,42 +143,37 @@ func (c *Crew) closeUnused(seats []*seat) error {
 	return errors.Join(errs...)
 }
 
-// seat gives sockets to their workers, and then XDP leave to send to them.
+// seat gives sockets to their workers, and then XDP leave to send to them. Those of a worker that does not answer are
+// closed; the others do not wait for it.
 func (c *Crew) seat(seats []*seat) error {
-	for i, s := range seats {
+	var given []*seat
+	silent := make(map[int]error)
+	for _, s := range seats {
 		w := c.workers[s.worker]
-		err := c.ask(w, func() {
-			if s.pool != nil {
-				s.pool.Give(w.pool, s.pool.Len())
-				s.socket.SetPool(w.pool)
-			}
-			s.taken = atomic.LoadUint32(&s.record.Sent) - atomic.LoadUint32(&s.record.Lost)
-			tick := nowTick()
-			if w.ended == nil {
-				tick -= 2 * silentAfter // XDP waits for the thread's own sign of life
-			}
-			s.record.Worker = w.id + 1
-			atomic.StoreUint32(&s.record.Taken, s.taken)
-			atomic.StoreUint32(&s.record.Beat, tick)
-			w.seats = append(w.seats, s)
-			w.poller.Add(s.socket, xsk.Readable)
-		})
+		err := silent[s.worker]
+		if err == nil {
+			err = c.ask(w, func() { w.attach(s) })
+		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("port %s: %w", s.port.Name, err), c.closeUnused(seats[i:]))
+			silent[s.worker] = errors.Join(err, c.closeUnused([]*seat{s}))
+			continue
 		}
 		if s.pool != nil {
 			s.pool.Close() // it is empty
 			s.pool = nil
 		}
 		c.seats = append(c.seats, s)
+		given = append(given, s)
 	}
-	if err := c.routes(); err != nil {
-		return err
+	errs := slices.Collect(maps.Values(silent))
+	if len(silent) > 0 {
+		errs = append(errs, c.recover(nil))
 	}
-	var errs []error
-	for _, s := range seats {
-		c.live[s.port.ID].Store(uint32(s.port.Index))
+	errs = append(errs, c.routes())
+	for _, s := range given {
+		c.allow(s)
 		if err := c.options.Tables.Sockets.Put(c.number(s), uint32(s.socket.FD())); err != nil {
+			s.broken.Store(true) // and tried again
 			errs = append(errs, fmt.Errorf("let XDP send to port %s queue %d: %w", s.port.Name, s.queue, err))
 			continue
 		}
@@ -175,6 +182,24 @@ func (c *Crew) seat(seats []*seat) error {
 		atomic.StoreUint32(&s.record.Size, uint32(max(1, min(c.options.Ring, s.socket.Rings().Fill)/parts)))
 	}
 	return errors.Join(errs...)
+}
+
+// attach takes a socket, and the frames that come with it. It is the worker's.
+func (w *worker) attach(s *seat) {
+	if s.pool != nil {
+		s.pool.Give(w.pool, s.pool.Len())
+		s.socket.SetPool(w.pool)
+	}
+	s.taken = atomic.LoadUint32(&s.record.Sent) - atomic.LoadUint32(&s.record.Lost)
+	tick := nowTick()
+	if w.ended == nil {
+		tick -= 2 * silentAfter // XDP waits for the thread's own sign of life
+	}
+	s.record.Worker = w.id + 1
+	atomic.StoreUint32(&s.record.Taken, s.taken)
+	atomic.StoreUint32(&s.record.Beat, tick)
+	w.seats = append(w.seats, s)
+	w.poller.Add(s.socket, xsk.Readable)
 }
 
 func (c *Crew) number(s *seat) uint32 { return uint32(s.port.ID)*queueMax + uint32(s.queue) }
@@ -187,29 +212,36 @@ func (c *Crew) shut(s *seat) {
 	}
 }
 
-// routes tells each worker by which sockets, or through whom, packets leave.
+// routes tells each worker by which sockets, or through whom, packets leave. One that does not answer is told later.
 func (c *Crew) routes() error {
 	var errs []error
+	c.unrouted = false
 	for _, w := range c.workers {
 		var table [portIDs]*egress
 		for _, s := range c.seats {
-			if table[s.port.ID] == nil {
+			if table[s.port.ID] == nil && c.wants(s) {
 				table[s.port.ID] = c.egress(w, s.port.ID)
 			}
 		}
-		errs = append(errs, c.ask(w, func() {
+		if err := c.ask(w, func() {
 			w.flushAll()
 			w.egress = table
-		}))
+		}); err != nil {
+			c.unrouted = true
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
+
+// wants reports whether a seat shall stay as it is.
+func (c *Crew) wants(s *seat) bool { return slices.ContainsFunc(c.wanted, s.serves) }
 
 // egress returns how a worker sends to a port: on the queue of its own number if there is one.
 func (c *Crew) egress(w *worker, port uint8) *egress {
 	var all []*seat
 	for _, s := range c.seats {
-		if s.port.ID == port {
+		if s.port.ID == port && c.wants(s) {
 			all = append(all, s)
 		}
 	}
@@ -250,6 +282,7 @@ func (c *Crew) vacate(seats []*seat, drain bool) (left []*seat, err error) {
 			w.detach(s)
 		})
 		if err != nil {
+			s.leaving = true
 			errs = append(errs, fmt.Errorf("port %s: %w", s.port.Name, err))
 			continue
 		}
@@ -307,7 +340,7 @@ func (c *Crew) close(s *seat) error {
 }
 
 // recover waits until the kernel has let go of the frames of closed sockets, gives those of other workers back to
-// them, and what came with the seats back to the memory.
+// them, and what came with the seats back to the memory. Without seats they are those of sockets that no worker had.
 func (c *Crew) recover(seats []*seat) error {
 	u := c.memory.umem
 	pool, err := u.NewPool(0)

@@ -20,7 +20,9 @@ func (w *worker) send(port uint8, descs []xsk.Desc) {
 		return
 	}
 	if e.seat == nil {
-		w.handOver(e.via, descs, toSend)
+		if !w.handOver(e.via, descs, toSend) {
+			w.drop(descs, dropWorkerFull)
+		}
 		return
 	}
 	if e.n+len(descs) > batchSize {

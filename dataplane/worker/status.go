@@ -44,7 +44,7 @@ type WorkerStatus struct {
 	HandedOver uint64               `json:"handed_over"`
 	TakenOver  uint64               `json:"taken_over"` // from other workers
 	Mirrored   uint64               `json:"mirrored"`
-	MirrorLost uint64               `json:"mirror_lost"` // copies for which there was no frame or no room
+	MirrorLost uint64               `json:"mirror_lost"` // copies for which there was no frame, no room or no port
 	MovedUp    uint64               `json:"moved_up"`    // flows marked ready
 	Drops      map[string]uint64    `json:"drops"`       // by reason
 	Batches    [BatchBuckets]uint64 `json:"batches"`     // of packets taken at once

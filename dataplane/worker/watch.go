@@ -8,6 +8,8 @@ import (
 const (
 	watchEvery = 100 * time.Millisecond
 	retryEvery = time.Second
+	// recountEvery is how often it is looked how many queues ports have.
+	recountEvery = 5 * time.Second
 	// stallAfter is for how long a ring may stand still.
 	stallAfter = time.Second
 )
@@ -44,6 +46,10 @@ func (c *Crew) look(now time.Time) {
 	}
 	if now.Sub(c.retried) >= retryEvery {
 		c.retried = now
+		if now.Sub(c.counted) >= recountEvery {
+			c.counted = now
+			c.recount()
+		}
 		if !c.settled() {
 			_ = c.follow() // what is wrong was told by refuse, and is tried again
 		}

@@ -257,9 +257,10 @@ type seat struct {
 	counts    seatCounts
 
 	// The crew's.
-	pool  *xsk.Pool // with which it was opened, until its worker has it
-	share int       // frames that came with it
-	rings [4]watched
+	pool    *xsk.Pool // with which it was opened, until its worker has it
+	share   int       // frames that came with it
+	leaving bool      // XDP sends nothing to it any more, but its worker did not answer that was to give it up
+	rings   [4]watched
 }
 
 func (s *seat) publish() {
