@@ -89,7 +89,7 @@ type rig struct {
 	*testGateway
 	lab                *testenv.Lab
 	client, server, gw *testenv.Namespace
-	mayDrop            []string // reasons for which a little of bulk data may be dropped
+	mayDrop            []string // reasons for which a little may be dropped: a worker that others keep from its CPU for 50 ms is full
 }
 
 // newRig starts a gateway in a lab. XDP runs in the driver, unless the configuration asks for generic
