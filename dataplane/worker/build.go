@@ -74,6 +74,7 @@ func (c *Crew) buildAs(mode xsk.Mode, without bool) (seats []*seat, err error) {
 		switch {
 		case err == nil:
 			c.attempts = append(c.attempts, Attempt{Port: p.Name, Mode: opened[0].socket.Mode().String()})
+			c.accept(p)
 		case !isRefusal(err):
 			_ = c.refuse(p, err) // and tried again
 		default:

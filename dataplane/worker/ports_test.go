@@ -190,6 +190,17 @@ func TestHeldQueue(t *testing.T) {
 	if now := b.crew.Status().Memory.Free; now != free {
 		t.Errorf("%d frames are free, and %d were", now, free)
 	}
+	why := func() (texts []string) {
+		for _, a := range b.crew.Status().Attempts {
+			if a.Port == "wan" && a.Error != "" {
+				texts = append(texts, a.Error)
+			}
+		}
+		return texts
+	}
+	if texts := why(); len(texts) != 1 || !strings.Contains(texts[0], "another socket holds the queue") {
+		t.Errorf("the status says %q", texts)
+	}
 	holder.close()
 	until(t, func() error {
 		if b.size(wanID, 0) == 0 || b.size(wanID, 1) == 0 {
@@ -197,6 +208,12 @@ func TestHeldQueue(t *testing.T) {
 		}
 		return nil
 	})
+	if texts := why(); len(texts) != 0 {
+		t.Errorf("the status still says %q", texts)
+	}
+	if !b.logged("port wan has no workers: ") || !b.logged("port wan has workers on all queues") {
+		t.Error("that it had no workers, and has some again, was not logged")
+	}
 }
 
 // TestOutgrown adds more ports than there was memory for: all are served.

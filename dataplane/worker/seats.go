@@ -64,6 +64,35 @@ func (c *Crew) open(p Port) (seats []*seat, err error) {
 	return seats, nil
 }
 
+// A refusal is why a port has no sockets, or not all.
+type refusal struct {
+	port string
+	why  error
+	text string // as it was told
+}
+
+// refuse tells, once, why a port has no sockets, or not all.
+func (c *Crew) refuse(p Port, why error) error {
+	what := "no workers"
+	if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.serves(p) }) {
+		what = "queues without workers"
+	}
+	err := fmt.Errorf("port %s has %s: %w", p.Name, what, why)
+	if c.refused[p.ID].text != err.Error() {
+		c.options.Log(err.Error())
+	}
+	c.refused[p.ID] = refusal{p.Name, why, err.Error()}
+	return err
+}
+
+// accept tells that a port has all sockets, if it was told otherwise.
+func (c *Crew) accept(p Port) {
+	if _, refused := c.refused[p.ID]; refused {
+		delete(c.refused, p.ID)
+		c.options.Log(fmt.Sprintf("port %s has workers on all queues", p.Name))
+	}
+}
+
 var errNoFrames = errors.New("no frames are left")
 
 // openQueue opens a socket on one queue of a port, with a pool made for it.
