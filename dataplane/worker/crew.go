@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -29,9 +30,10 @@ type Crew struct {
 	attempts []Attempt
 	workers  []*worker
 	seats    []*seat
-	queues   [portIDs]int // that a port had when it was looked at last
-	unrouted bool         // a worker did not answer that was to be told by which sockets packets leave
-	ending   bool         // tearDown has not come to its end: a thread did not
+	queues   [portIDs]int      // that a port had when it was looked at last
+	unrouted bool              // a worker did not answer that was to be told by which sockets packets leave
+	ending   bool              // tearDown has not come to its end: a thread did not
+	refused  map[uint8]refusal // ports that have no sockets, or not all, by number
 	earlier  map[earlierKey]*history
 	retried  time.Time
 	counted  time.Time // that queues were
@@ -49,7 +51,7 @@ func Start(o Options, ports []Port) (*Crew, error) {
 	if err := o.normal(); err != nil {
 		return nil, fmt.Errorf("start workers: %w", err)
 	}
-	c := &Crew{options: o, start: time.Now(), died: make(chan death, maxWorkers), earlier: make(map[earlierKey]*history),
+	c := &Crew{options: o, start: time.Now(), died: make(chan death, maxWorkers), refused: make(map[uint8]refusal), earlier: make(map[earlierKey]*history),
 		logged: make(map[string]bool), stop: make(chan struct{}), stopped: make(chan struct{})}
 	c.works.Store(new(works))
 	if err := c.makeWorkers(ports); err != nil {
@@ -161,6 +163,9 @@ func (c *Crew) SetPorts(ports []Port) error {
 
 // follow brings seats to what is wanted. c.mu is held.
 func (c *Crew) follow() error {
+	maps.DeleteFunc(c.refused, func(id uint8, _ refusal) bool {
+		return !slices.ContainsFunc(c.wanted, func(p Port) bool { return p.ID == id })
+	})
 	if c.memory == nil {
 		return c.build()
 	}
@@ -184,6 +189,7 @@ func (c *Crew) follow() error {
 	errs = append(errs, c.remove(gone))
 	for _, p := range c.wanted {
 		if c.complete(p) {
+			c.accept(p)
 			continue
 		}
 		seats, refused := c.open(p)
@@ -198,6 +204,9 @@ func (c *Crew) follow() error {
 		if len(seats) > 0 {
 			errs = append(errs, c.seat(seats))
 		}
+		if c.complete(p) {
+			c.accept(p)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -210,16 +219,6 @@ func (c *Crew) anew() error {
 		return err
 	}
 	return errors.Join(err, c.build())
-}
-
-// refuse tells once why a port has no sockets, or not all.
-func (c *Crew) refuse(p Port, why error) error {
-	err := fmt.Errorf("port %s has no workers: %w", p.Name, why)
-	if slices.ContainsFunc(c.seats, func(s *seat) bool { return s.serves(p) }) {
-		err = fmt.Errorf("port %s has queues without workers: %w", p.Name, why)
-	}
-	c.logOnce(err.Error())
-	return err
 }
 
 // settled reports whether seats are as wanted: no queue of a port waits for a socket, none has one that it should not,

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/softdpu/softdpu/dataplane/xsk"
@@ -17,6 +19,14 @@ func (c *Crew) Status() Status {
 		s.Memory = MemoryStatus{Frames: census.Total, FrameSize: c.memory.size, PageSize: size, Free: census.Spare + census.Free}
 		if why != nil {
 			s.Memory.WhySmall = why.Error()
+		}
+	}
+	if c.memory != nil {
+		for _, id := range slices.Sorted(maps.Keys(c.refused)) {
+			r := c.refused[id]
+			if a := (Attempt{r.port, c.memory.mode.String(), r.why.Error()}); !slices.Contains(s.Attempts, a) {
+				s.Attempts = append(s.Attempts, a)
+			}
 		}
 	}
 	for _, w := range c.workers {

@@ -6,7 +6,7 @@ import "time"
 // control API.
 type Status struct {
 	Mode     string         `json:"mode"`     // of all sockets: zero-copy, copy or generic; "" without sockets
-	Attempts []Attempt      `json:"attempts"` // the modes that were tried, in order; the last was granted
+	Attempts []Attempt      `json:"attempts"` // the modes that were tried, in order, and then ports that have no sockets now
 	Memory   MemoryStatus   `json:"memory"`
 	Workers  []WorkerStatus `json:"workers"`
 	Stalls   []Stall        `json:"stalls"` // rings that stand still now
