@@ -47,7 +47,10 @@ func acrossQueues(t *testing.T, r *rig) {
 		}
 		defer echo.Close()
 		for range 50 {
-			if _, err := r.client.Exchange(limited(t, 5*time.Second), echo.Addr(), []byte("across")); err != nil {
+			if err := r.again(func() error {
+				_, err := r.client.Exchange(limited(t, 5*time.Second), echo.Addr(), []byte("across"))
+				return err
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
