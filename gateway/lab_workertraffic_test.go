@@ -49,7 +49,7 @@ func acrossQueues(t *testing.T, r *rig) {
 		defer echo.Close()
 		for range 50 {
 			if _, err := r.client.Exchange(limited(t, 5*time.Second), echo.Addr(), []byte("across")); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%v; dropped %v", err, must(r.Drops(t.Context(), false)))
 			}
 		}
 	}
