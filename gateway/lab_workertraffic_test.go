@@ -19,7 +19,6 @@ func TestLabWorkerTraffic(t *testing.T) {
 	for _, topology := range []string{"client-server", "inline"} {
 		for _, mtu := range []int{1500, 9000} {
 			t.Run(fmt.Sprintf("%s-%d", topology, mtu), func(t *testing.T) {
-				t.Parallel()
 				if mtu > 1500 && !kernelAtLeast(t, 6, 6) {
 					t.Skip("packets of several buffers reach AF_XDP sockets from Linux 6.6 on")
 				}
