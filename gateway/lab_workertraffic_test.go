@@ -51,7 +51,7 @@ func acrossQueues(t *testing.T, r *rig) {
 				_, err := r.client.Exchange(limited(t, 5*time.Second), echo.Addr(), []byte("across"))
 				return err
 			}); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%v; dropped %v", err, must(r.Drops(t.Context(), false)))
 			}
 		}
 	}

@@ -87,7 +87,7 @@ func workerMetrics() []metric {
 			func(w *worker.WorkerStatus) uint64 { return w.Restarts }),
 		{"softdpu_worker_queue_outstanding_packets", "Packets that XDP sent to a queue's socket and the worker has not taken yet.", gauge, queueLabels,
 			eachQueue(func(q *worker.QueueStatus, labels []string, emit emit) {
-				emit(float64(q.Sent-q.Taken-q.Lost), labels...)
+				emit(float64(q.Waiting()), labels...)
 			})},
 		perQueue("softdpu_worker_queue_receive_packets_total", "Packets that came by a queue's socket.",
 			func(q *worker.QueueStatus) uint64 { return q.RxPackets }),

@@ -91,7 +91,7 @@ func writeWorkers(out io.Writer, s *gateway.WorkersStatus, now time.Time, width 
 		for k := range w.Queues {
 			q := &w.Queues[k]
 			queues.add(q.Port, q.Queue, w.ID, ringText(q.Rx), ringText(q.Tx), ringText(q.Fill), ringText(q.Completion),
-				q.Sent-q.Taken-q.Lost, count(q.RxPackets), count(q.TxPackets), count(uint64(q.Lost)+q.TxNoRoom))
+				q.Waiting(), count(q.RxPackets), count(q.TxPackets), count(uint64(q.Lost)+q.TxNoRoom))
 		}
 	}
 	if err := each.write(&b, width); err != nil {
@@ -275,9 +275,9 @@ func (w *workerWatch) frame(s *gateway.WorkersStatus, rows int, since time.Durat
 	t := newTable("WORKER", ">CPU", "STATE", ">PACKETS/S", ">BITS/S", ">BATCH", ">SYSCALLS", ">WAKEUPS/S", ">OVER/S", ">DROPPED/S", ">WAITING")
 	for i := range all[:min(rows, len(all))] {
 		x := &all[i]
-		waiting := uint32(0)
+		waiting := 0
 		for k := range x.Queues {
-			waiting += x.Queues[k].Sent - x.Queues[k].Taken - x.Queues[k].Lost
+			waiting += x.Queues[k].Waiting()
 		}
 		if since == 0 {
 			t.add(x.ID, workerCPU(x), x.State, "-", "-", "-", "-", "-", "-", "-", waiting)

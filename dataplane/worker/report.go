@@ -94,9 +94,12 @@ func (c *Crew) workerStatus(w *worker) WorkerStatus {
 
 func (c *Crew) queueStatus(s *seat) QueueStatus {
 	r, ring := s.socket.Rings(), c.options.Ring
+	// In this order, lest more be taken than was sent.
+	taken, lost := atomic.LoadUint32(&s.record.Taken), atomic.LoadUint32(&s.record.Lost)
+	sent := atomic.LoadUint32(&s.record.Sent)
 	q := QueueStatus{Port: s.port.Name, Queue: s.queue,
 		Rx: RingStatus{ring, r.Rx}, Tx: RingStatus{ring, r.Tx}, Fill: RingStatus{ring, r.Fill}, Completion: RingStatus{ring, r.Completion},
-		Sent: atomic.LoadUint32(&s.record.Sent), Taken: atomic.LoadUint32(&s.record.Taken), Lost: atomic.LoadUint32(&s.record.Lost)}
+		Sent: sent, Taken: taken, Lost: lost}
 	var h history
 	if earlier := c.earlier[keyOf(s)]; earlier != nil {
 		h = *earlier

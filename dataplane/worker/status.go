@@ -89,6 +89,9 @@ type QueueStatus struct {
 	TxRingEmpty uint64 `json:"tx_ring_empty_descs"`
 }
 
+// Waiting is how many packets XDP has sent to the socket that the worker has not taken yet.
+func (q *QueueStatus) Waiting() int { return max(0, int(int32(q.Sent-q.Taken-q.Lost))) }
+
 // RingStatus is how full a ring is, in descriptors.
 type RingStatus struct {
 	Size int `json:"size"`
