@@ -16,9 +16,7 @@ type crew struct {
 	*worker.Crew
 	options WorkerOptions
 
-	mu    sync.Mutex
-	ports []worker.Port // as they are now
-
+	mu      sync.Mutex    // of closing changed
 	changed chan struct{} // holds one that ports differ from what the workers have
 	stopped chan struct{}
 }
@@ -98,14 +96,12 @@ func (p *Plane) portsChanged() {
 	if c == nil {
 		return
 	}
-	ports := p.workerPorts()
-	c.Hold(ports)
+	c.Hold(p.workerPorts())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p.crew.Load() != c {
 		return // it is being stopped
 	}
-	c.ports = ports
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -116,10 +112,7 @@ func (p *Plane) portsChanged() {
 func (c *crew) follow() {
 	defer close(c.stopped)
 	for range c.changed {
-		c.mu.Lock()
-		ports := c.ports
-		c.mu.Unlock()
-		if err := c.SetPorts(ports); err != nil && c.options.Log != nil {
+		if err := c.Follow(); err != nil && c.options.Log != nil {
 			c.options.Log(fmt.Sprintf("workers do not follow all ports: %v", err))
 		}
 	}

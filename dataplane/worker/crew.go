@@ -122,7 +122,7 @@ func (c *Crew) SetWorks(rules map[uint32]Work) {
 }
 
 // Hold makes that nothing is sent any more by ports that are not among these, or have another device. It never
-// waits; SetPorts does the rest.
+// waits; Follow does the rest.
 func (c *Crew) Hold(ports []Port) {
 	c.liveMu.Lock()
 	defer c.liveMu.Unlock()
@@ -144,17 +144,25 @@ func (c *Crew) allow(s *seat) {
 	}
 }
 
-// SetPorts makes these the ports, while workers run. Packets of ports that stay pass as before, unless all need other
-// memory: longer frames, more of them, or without zero-copy. A port that goes is drained as far as its device allows; one that comes has sockets when SetPorts returns, or an error says why not
-// and it is tried again each second.
+// SetPorts makes these the ports, while workers run: Hold, and then Follow.
 func (c *Crew) SetPorts(ports []Port) error {
 	c.Hold(ports)
+	return c.Follow()
+}
+
+// Follow gives the ports that Hold was told last their sockets. Packets of ports that stay pass as before, unless all
+// need other memory: longer frames, more of them, or without zero-copy. A port that goes is drained as far as its
+// device allows; one that comes has sockets when Follow returns, or an error says why not and it is tried again each
+// second.
+func (c *Crew) Follow() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return errors.New("set ports of workers: they are closed")
 	}
-	c.wanted = slices.Clone(ports)
+	c.liveMu.Lock()
+	c.wanted = slices.Clone(c.allowed)
+	c.liveMu.Unlock()
 	if err := c.follow(); err != nil {
 		return fmt.Errorf("set ports of workers: %w", err)
 	}
