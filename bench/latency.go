@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/testenv"
 )
 
 // LatencyOptions of `bench latency`. The zero value is a full run.
@@ -49,8 +51,13 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 		return nil, fmt.Errorf("measure %d rounds: it must be 1 or more", o.Rounds)
 	case o.Duration < time.Millisecond || o.Duration > latencyLongest:
 		return nil, fmt.Errorf("measure for %v: it must be 1ms to %v", o.Duration, latencyLongest)
-	case o.Rate < 0 || o.Rate*o.Duration.Seconds() > latencyMost:
+	case o.Rate < 0:
+		return nil, fmt.Errorf("send %.0f frames a second: it must be more than 0", o.Rate)
+	case o.Rate*o.Duration.Seconds() > latencyMost:
 		return nil, fmt.Errorf("send %.0f frames a second for %v: there may be %d frames at most", o.Rate, o.Duration, latencyMost)
+	}
+	if os.Geteuid() != 0 {
+		return nil, testenv.ErrNotRoot
 	}
 	j, err := newJourneys()
 	if err != nil {

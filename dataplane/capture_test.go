@@ -84,6 +84,7 @@ func TestCapture(t *testing.T) {
 	if err := p.Attach(routed()); err != nil {
 		t.Fatal(err)
 	}
+	follow(t, p) // or after 3 s a packet goes by the kernel, so that it asks for the neighbour
 	client, server := lab.Must(t, "client"), lab.Must(t, "server")
 	if r, err := server.Ping(context.Background(), netip.MustParseAddr("10.10.2.1"), testenv.PingOptions{}); err != nil || r.Received == 0 {
 		t.Fatalf("the gateway does not answer the server: %v", err)

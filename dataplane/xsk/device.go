@@ -142,7 +142,7 @@ func (d *Device) check(u *UMEM, queue int) error {
 
 func (d *Device) tooLong(u *UMEM) string {
 	if longest := d.MTU + frameOverhead; !u.options.MultiBuffer && longest > u.Payload() {
-		return fmt.Sprintf("its MTU of %d makes packets of up to %d bytes and a frame holds %d: set MultiBuffer, larger frames or a lower MTU",
+		return fmt.Sprintf("its MTU of %d makes packets of up to %d bytes and a frame holds %d: take larger frames, a lower MTU, or packets of several frames (MultiBuffer)",
 			d.MTU, longest, u.Payload())
 	}
 	return ""
