@@ -272,7 +272,8 @@ func TestLabSoak(t *testing.T) {
 	if failed.Load() > int64(flaps) {
 		t.Errorf("%d connections failed, the cable was pulled %d times", failed.Load(), flaps)
 	}
-	if late.files > early.files || late.pins > early.pins || late.threads > early.threads+4 {
+	// A file or two more are those that a request or a reload has open for a moment; what is leaked adds up.
+	if late.files > early.files+2 || late.pins > early.pins || late.threads > early.threads+4 {
 		t.Errorf("held was %v, and later %v", early, late)
 	}
 	for kind, n := range late.objects {
