@@ -77,12 +77,12 @@ func transfers(t *testing.T, r *rig) {
 			t.Errorf("%s: XDP redirected less than 99 %%: %s", a, n)
 		}
 		// What a full ring behind the redirect lost, TCP sent again.
-		if share := float64(n.arrived) / float64(n.sent); share < 0.99 {
+		if share := float64(n.arrived) / float64(n.sent); share < 1-r.maySlip() {
 			t.Errorf("%s: only %.3f of the frames arrived: %s", a, share, n)
 		}
 		// A worker that is behind drops, and TCP sends again.
 		for reason, dropped := range n.drops {
-			if !slices.Contains(r.mayDrop, reason) || float64(dropped) > 0.01*float64(n.sent) {
+			if !slices.Contains(r.mayDrop, reason) || float64(dropped) > r.maySlip()*float64(n.sent) {
 				t.Errorf("%s: the gateway dropped something: %v", a, n.drops)
 			}
 		}
@@ -142,6 +142,14 @@ func exchanges(t *testing.T, r *rig, mtu int) {
 			t.Errorf("%s: %d packets on the flows, want %d: %s", a, n.counted, want, n)
 		}
 	}
+}
+
+// maySlip is the share of bulk data that may be dropped. A worker on a busy machine is a slow one.
+func (r *rig) maySlip() float64 {
+	if len(r.mayDrop) > 0 {
+		return 0.1
+	}
+	return 0.01
 }
 
 // again does something anew, where packets of it may have been dropped.
