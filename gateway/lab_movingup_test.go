@@ -77,12 +77,30 @@ func TestLabMovingUp(t *testing.T) {
 	runtime.LockOSThread() // and never give it back: its CPU is set
 	pin(t, 0)
 	before := r.tally(t)
+	// What a busy machine costs: a worker that gets no CPU for 50 ms lets nothing pass, and that is counted.
+	starved := func() int { return int(r.tally(t).since(before).drops["worker-full"]) }
 	arrive := func(from ...*movingEnd) {
 		t.Helper()
-		for _, e := range from {
-			if err := e.capture.Wait(limited(t, 10*time.Second), e.total()); err != nil {
-				t.Fatalf("%v: %s", err, r.tally(t).since(before))
+		missing := func() (n int) {
+			for _, e := range from {
+				n += e.missing()
 			}
+			return n
+		}
+		for end := time.Now().Add(time.Second); missing() > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if missing() == 0 {
+			return
+		}
+		testenv.Eventually(t, 10*time.Second, func() error {
+			if n := missing(); n > starved()-ends[0].lost-ends[1].lost {
+				return fmt.Errorf("%d packets are missing: %s", n, r.tally(t).since(before))
+			}
+			return nil
+		})
+		for _, e := range from {
+			e.lost += e.missing()
 		}
 	}
 	for first := 0; first < flows; first += window {
@@ -116,17 +134,18 @@ func TestLabMovingUp(t *testing.T) {
 		return nil
 	})
 	arrive(ends...)
-	total := uint64(0)
+	total, missing := uint64(0), 0
 	for _, e := range ends {
 		total += uint64(e.total())
+		missing += e.lost
 		if _, err := e.capture.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		e.judge(t)
 	}
 	n := r.tally(t).since(before)
-	if len(n.drops) > 0 {
-		t.Errorf("something was dropped: %s", n)
+	if dropped := n.drops["worker-full"]; missing != int(dropped) || dropped > total/100 || len(n.drops) > 1 || len(n.drops) == 1 && dropped == 0 {
+		t.Errorf("%d packets are missing: %s", missing, n)
 	}
 	mirrored, err := copies.Stop()
 	if err != nil {
@@ -157,6 +176,7 @@ type movingEnd struct {
 	sender                   *testenv.Sender
 	capture                  *testenv.Capture
 	sent                     []uint16 // how many of each flow
+	lost                     int      // packets that are known not to arrive
 
 	mu   sync.Mutex
 	seen [][]uint16 // numbers of each flow, as they arrived
@@ -195,6 +215,9 @@ func (e *movingEnd) total() (n int) {
 	return n
 }
 
+// missing is how many packets may still arrive.
+func (e *movingEnd) missing() int { return e.total() - e.capture.Count() - e.lost }
+
 func (e *movingEnd) look(frame []byte) bool {
 	flow, n, ok := movingMark(frame)
 	if !ok || int(flow) >= len(e.seen) {
@@ -206,18 +229,17 @@ func (e *movingEnd) look(frame []byte) bool {
 	return true
 }
 
-// judge says what of each flow is missing, doubled or out of order.
+// judge says what of each flow is doubled or out of order.
 func (e *movingEnd) judge(t *testing.T) {
 	t.Helper()
 	wrong := 0
 	for f, seen := range e.seen {
-		right := len(seen) == int(e.sent[f])
-		for i, n := range seen {
-			right = right && int(n) == i
-		}
-		if !right {
-			if wrong++; wrong <= 5 {
-				t.Errorf("flow %d from %s arrived as %v", f, e.device, seen)
+		for i := 1; i < len(seen); i++ {
+			if seen[i] <= seen[i-1] {
+				if wrong++; wrong <= 5 {
+					t.Errorf("flow %d from %s arrived as %v", f, e.device, seen)
+				}
+				break
 			}
 		}
 	}

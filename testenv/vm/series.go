@@ -60,7 +60,7 @@ var known = []series{
 				"TestMirror/through_another_worker", "TestKilled", "TestParked",
 			}},
 			{name: "workers", folder: "gateway", limit: 6 * time.Minute, tests: []string{
-				"TestLabForceStage", "TestLabWorkerTraffic/client-server-1500", "TestLabMovingUp",
+				"TestLabForceStage", "TestLabWorkerTraffic/client-server-1500",
 			}},
 			// Ordinary frames in drivers, and jumbo frames, which this kernel redirects in generic mode only.
 			{name: "traffic", folder: "gateway", limit: 6 * time.Minute, tests: []string{
