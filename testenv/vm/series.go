@@ -55,10 +55,6 @@ var known = []series{
 				"TestRunInline", "TestLabGeneric", "TestLabTakeOverAfterReload", "TestLabBarrierOfBridges",
 			}},
 			// All flows through workers, in copy mode, and what becomes of them.
-			{name: "worker", folder: "dataplane/worker", limit: 6 * time.Minute, tests: []string{
-				"TestForward/each_at_home_with_the_other", "TestForward/more_queues_than_workers", "TestForward/a_worker_without_a_queue",
-				"TestMirror/through_another_worker", "TestKilled", "TestParked",
-			}},
 			{name: "workers", folder: "gateway", limit: 6 * time.Minute, tests: []string{
 				"TestLabForceStage", "TestLabWorkerTraffic/client-server-1500",
 			}},
