@@ -21,7 +21,8 @@ type Crew struct {
 	liveMu  sync.Mutex             // of its writers, and allowed
 	allowed []Port                 // as Hold was told last
 	works   atomic.Pointer[works]
-	died    chan death // from worker threads
+	silent  atomic.Int32 // silentAfter; more in tests that a busy machine shall not fail
+	died    chan death   // from worker threads
 	bells   []*bell
 
 	mu       sync.Mutex // what follows
@@ -54,6 +55,7 @@ func Start(o Options, ports []Port) (*Crew, error) {
 	c := &Crew{options: o, start: time.Now(), died: make(chan death, maxWorkers), refused: make(map[uint8]refusal), earlier: make(map[earlierKey]*history),
 		logged: make(map[string]bool), stop: make(chan struct{}), stopped: make(chan struct{})}
 	c.works.Store(new(works))
+	c.silent.Store(silentAfter)
 	if err := c.makeWorkers(ports); err != nil {
 		c.closeBells()
 		return nil, fmt.Errorf("start workers: %w", err)

@@ -44,6 +44,7 @@ func TestForward(t *testing.T) {
 			multi := tt.mtu > 4000
 			lan, wan := b.attach(t, "lan", lanID, multi), b.attach(t, "wan", wanID, multi)
 			b.run(t, worker.Options{Count: tt.count}, lan, wan)
+			b.crew.BePatient()
 			length := func(n uint64) int { return shortest + int(n*131)%(tt.mtu+14-shortest+1) }
 			count, window := 1500, 64
 			if multi {

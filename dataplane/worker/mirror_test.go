@@ -47,6 +47,7 @@ func TestMirror(t *testing.T) {
 			b := newBenchIn(t, testenv.New(t, "three-zone", testenv.Options{Prefix: prefix, MTU: tt.mtu}), "lan", "wan")
 			multi := tt.mtu > 4000
 			b.run(t, worker.Options{Count: 2}, b.attach(t, "lan", lanID, multi), b.attach(t, "wan", wanID, multi), b.attach(t, "dmz", monID, multi))
+			b.crew.BePatient()
 			b.crew.SetWorks(map[uint32]worker.Work{7: {MirrorPort: monID, MirrorPackets: tt.limit}})
 
 			const group, slot, leg = 3, 2, 1

@@ -135,7 +135,7 @@ func (c *Crew) why(s *seat, ring int, down bool) string {
 	return fmt.Sprintf("worker %d takes nothing out of it", w.id)
 }
 
-func (w *worker) silentAt(tick uint32) bool { return int32(tick-w.beat.Load()) >= silentAfter }
+func (w *worker) silentAt(tick uint32) bool { return int32(tick-w.beat.Load()) >= w.crew.silent.Load() }
 
 // silent reports whether a worker has given no sign of life for as long as XDP would wait.
 func (w *worker) silent() bool {
