@@ -217,9 +217,7 @@ func failsClosed(t *testing.T, l *testenv.Lab, g *Client, faults []fault) {
 func failingConfig(t *testing.T) string {
 	t.Helper()
 	testenv.RequireRoot(t)
-	if runtime.NumCPU() < 2 {
-		t.Skip("the sender needs a CPU that the worker does not have")
-	}
+	testenv.RequireCPUs(t, 2)
 	return forced(labRouted) + "workers: {cpus: [1]}\n"
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -78,6 +79,19 @@ func RequireProgram(t T, name string) string {
 	}
 	t.Skipf("%s is not installed", name)
 	return ""
+}
+
+// RequireCPUs leaves the test out on a machine with fewer processors; in CI, where it would then never run, that is a
+// failure.
+func RequireCPUs(t T, n int) {
+	t.Helper()
+	if runtime.NumCPU() >= n {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("this test needs %d processors and CI has %d: it would never run", n, runtime.NumCPU())
+	}
+	t.Skipf("needs %d processors", n)
 }
 
 // Must returns the node's namespace and ends the test if there is none.

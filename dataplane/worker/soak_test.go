@@ -32,7 +32,7 @@ func TestSoak(t *testing.T) {
 	const jumbo = 4000
 	b := newBench(t, testenv.Options{Queues: 2, MTU: jumbo})
 	b.expectDeaths = true
-	files, maps := openFiles(), socketMappings()
+	held := testenv.Holding()
 	var total soaked
 	for end := time.Now().Add(duration); time.Now().Before(end); {
 		mtu := []int{1500, jumbo}[r.IntN(2)]
@@ -53,7 +53,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%+v", total)
 	b.detach()
 	until(t, func() error {
-		if leaked := more(files, openFiles()) + more(maps, socketMappings()); leaked != "" {
+		if leaked := held.More(); leaked != "" {
 			return errors.New(leaked)
 		}
 		return nil

@@ -35,7 +35,7 @@ func TestRestart(t *testing.T) {
 		return least
 	}
 	before := pinned()
-	files, maps := openFiles(), socketMappings()
+	held := testenv.Holding()
 	const frames = 512
 	restarts := 100
 	if xsk.Debug {
@@ -88,7 +88,7 @@ func TestRestart(t *testing.T) {
 	check(t, redirect.Close())
 	check(t, u.Close())
 	testenv.Eventually(t, patience, func() error {
-		if leaked := more(files, openFiles()) + more(maps, socketMappings()); leaked != "" {
+		if leaked := held.More(); leaked != "" {
 			return errors.New(leaked)
 		}
 		if now := pinnedPages(t); now >= before+frames {

@@ -28,7 +28,7 @@ func TestSoak(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	l := testenv.New(t, "inline", testenv.Options{Prefix: prefix})
 	gw, client, server := l.Must(t, "gw"), l.Must(t, "client"), l.Must(t, "server")
-	files, maps := openFiles(), socketMappings()
+	held := testenv.Holding()
 	end := time.Now().Add(duration)
 	packets, restarts, flaps, lost := 0, 0, 0, 0
 	for time.Now().Before(end) {
@@ -71,7 +71,7 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("%d packets, %d restarts of sockets, %d ports down and up; %d packets were lost while a port came up", packets, restarts, flaps, lost)
 	testenv.Eventually(t, patience, func() error {
-		if leaked := more(files, openFiles()) + more(maps, socketMappings()); leaked != "" {
+		if leaked := held.More(); leaked != "" {
 			return errors.New(leaked)
 		}
 		return nil
