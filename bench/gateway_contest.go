@@ -59,17 +59,24 @@ func softdpu(n int) *contestant {
 
 type wiresForwarder struct {
 	*wires
-	after []func() error
+	after    []func() error
+	redirect string // name of the program that forwards in the kernel's stead, "": there is none
 }
 
 func (f *wiresForwarder) wire() *wires { return f.wires }
 
 func (f *wiresForwarder) close() error {
+	return errors.Join(f.stop(), f.wires.close())
+}
+
+// stop takes what forwards away and leaves the wires.
+func (f *wiresForwarder) stop() error {
 	var err error
 	for i := len(f.after) - 1; i >= 0; i-- {
 		err = errors.Join(err, f.after[i]())
 	}
-	return errors.Join(err, f.wires.close())
+	f.after = nil
+	return err
 }
 
 // kernel forwards itself, under a rule set if it is not "".
@@ -152,7 +159,7 @@ func redirect(name, program, config string) *contestant {
 		if err != nil {
 			return nil, err
 		}
-		f := &wiresForwarder{wires: w}
+		f := &wiresForwarder{wires: w, redirect: program}
 		err = w.gw.Do(func() error { return f.attachRedirect(program) })
 		if err != nil {
 			return nil, errors.Join(err, f.close())

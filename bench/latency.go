@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/testenv"
 )
@@ -166,6 +167,7 @@ func latencyContestants() []*contestant {
 				}
 				return f, nil
 			}},
+		redirect("redirect", bpf.BenchProgReroute, "ethtool -K lan gro on; ethtool -K wan gro on; an XDP program on lan that rewrites constant MACs, TTL and header checksum, and redirects to wan"),
 	}
 }
 

@@ -176,9 +176,21 @@ func (l *lane) openCore() (core, error) {
 	if f, ok := l.forwarder.(softdpuForwarder); ok && f.worker != nil {
 		return f.worker, l.pollByWorker(f.worker)
 	}
+	f, ok := l.forwarder.(*wiresForwarder)
+	ok = ok && f.redirect != ""
+	if ok { // the poller learns its NAPI from a packet to the gateway, which redirects all
+		if err := errors.Join(f.stop(), f.gw.Do(func() error { return groOn("lan", "wan") })); err != nil {
+			return nil, err
+		}
+	}
 	p, err := l.openPoller()
 	if err != nil {
 		return nil, err
+	}
+	if ok {
+		if err := f.gw.Do(func() error { return f.attachRedirect(f.redirect) }); err != nil {
+			return nil, errors.Join(err, p.close())
+		}
 	}
 	return p, nil
 }

@@ -22,9 +22,9 @@ const pollerPort = 9
 
 // openPoller opens the socket that polls. A socket knows the NAPI of the packet that it got last, so one
 // is sent to it, as frames are sent: what a stack sends over veth does not always come by NAPI.
-func (l *lane) openPoller() (p *poller, err error) {
+func (l *lane) openPoller() (_ *poller, err error) {
 	w := l.wire()
-	p = &poller{}
+	p := &poller{}
 	err = w.gw.Do(func() error {
 		if p.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return fmt.Errorf("open socket: %w", err)
