@@ -23,8 +23,8 @@ type LatencyOptions struct {
 	Progress func(string)
 }
 
-// latencyLongest is the longest measurement: in a longer one the kernel gives the bench's CPUs to others.
-const latencyLongest = 900 * time.Millisecond
+// latencyLongest is the longest measurement. In a second the kernel gives the bench's CPUs to others.
+const latencyLongest = 900*time.Millisecond - latencyWarmup
 
 // latencyShares are the percentiles that results and histograms tell.
 var latencyShares = []struct {
@@ -54,7 +54,7 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 		return nil, fmt.Errorf("measure for %v: it must be 1ms to %v", o.Duration, latencyLongest)
 	case o.Rate < 0:
 		return nil, fmt.Errorf("send %.0f frames a second: it must be more than 0", o.Rate)
-	case o.Rate*o.Duration.Seconds() > latencyMost:
+	case o.Rate*(latencyWarmup+o.Duration).Seconds() > latencyMost:
 		return nil, fmt.Errorf("send %.0f frames a second for %v: there may be %d frames at most", o.Rate, o.Duration, latencyMost)
 	}
 	if os.Geteuid() != 0 {
@@ -96,13 +96,13 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 		rate, found = most/2, fmt.Sprintf("half of %.0f, which the kernel carried without loss (%s)", most, s.bound)
 	}
 	for round := -1; round < o.Rounds; round++ { // the first warms up
-		due := randomly(rate, o.Duration, random)
+		due, warmup := warmed(rate, o.Duration, random)
 		for i := range lanes { // each is the first in turn
 			l := lanes[(i+round+1)%len(lanes)]
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			p, err := l.pass(due)
+			p, err := l.pass(due, warmup)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", l.name, err)
 			}
@@ -115,22 +115,29 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 	env.Engine = "xdp"
 	env.Peers = map[string]string{"kernel": env.Kernel}
 	env.Pinning = "sender CPU 0; gateway's polling thread CPU 1; both real-time"
-	env.Method = fmt.Sprintf("%d-byte UDP frames of %d flows in turn, each answered once beforehand, sent at random times (a Poisson process) at %.0f a second (%s), whatever becomes of them; latency from the sender's last instruction before a frame leaves to the first of an XDP program at the far end, CLOCK_MONOTONIC; how late by the schedule the sender was stands apart; a frame that has not come %v after the last was sent is lost and counts as that late; contenders in turn with the same schedule, %v each, %d rounds",
-		latencyFrame, gatewayFlows, rate, found, latencyPatience, o.Duration, o.Rounds)
+	env.Method = fmt.Sprintf("%d-byte UDP frames of %d flows in turn, each answered once beforehand, sent at random times (a Poisson process) at %.0f a second (%s), whatever becomes of them; latency from the sender's last instruction before a frame leaves to the first of an XDP program at the far end, CLOCK_MONOTONIC; how late by the schedule the sender was stands apart; a frame that has not come %v after the last was sent is lost and counts as that late; contenders in turn with the same schedule, %v each after %v that do not count, %d rounds",
+		latencyFrame, gatewayFlows, rate, found, latencyPatience, o.Duration, latencyWarmup, o.Rounds)
 	return latencyReport(env, lanes), nil
 }
 
-// latencyReport holds each of ours against the kernel, which comes first.
+// latencyPeers is how many lanes, the first ones, are not ours: the kernel, and the least that a router must do.
+const latencyPeers = 2
+
+// latencyReport holds each of ours against its peers, which come first.
 func latencyReport(env Environment, lanes []*lane) *Report {
 	report := &Report{Bench: "latency", Environment: env}
-	kernel := lanes[0]
-	for _, l := range lanes[1:] {
+	for _, l := range lanes[latencyPeers:] {
 		for i, s := range latencyShares {
 			if s.name == "" {
 				continue
 			}
-			r := summarize(l.name+"-"+s.name, "us", l.rounds[i]).versus(kernel.name, l.rounds[i], kernel.rounds[i])
-			report.Results = append(report.Results, r)
+			for n, peer := range lanes[:latencyPeers] {
+				name := l.name + "-" + s.name
+				if n > 0 {
+					name += "/" + peer.name
+				}
+				report.Results = append(report.Results, summarize(name, "us", l.rounds[i]).versus(peer.name, l.rounds[i], peer.rounds[i]))
+			}
 		}
 	}
 	for _, l := range lanes {
@@ -139,7 +146,7 @@ func latencyReport(env Environment, lanes []*lane) *Report {
 	return report
 }
 
-// latencyContestants returns the kernel and then ours, by the names that results begin with.
+// latencyContestants returns the peers and then ours, by the names that results begin with.
 func latencyContestants() []*contestant {
 	forward := kernel("kernel", "")
 	policy := strings.TrimSuffix(softdpu(10).config, "\n") + fmt.Sprintf("\n  - {name: poller, from: lan, to: host, service: udp/%d, action: allow}\n", pollerPort)
@@ -149,6 +156,7 @@ func latencyContestants() []*contestant {
 	}
 	return []*contestant{
 		forward,
+		redirect("redirect", bpf.BenchProgReroute, "ethtool -K lan gro on; ethtool -K wan gro on; an XDP program on lan that rewrites constant MACs, TTL and header checksum, and redirects to wan"),
 		{name: "xdp", config: policy, start: func(c *contestant) (forwarder, error) {
 			f, err := ours(c.prefix)
 			if err != nil {
@@ -167,7 +175,6 @@ func latencyContestants() []*contestant {
 				}
 				return f, nil
 			}},
-		redirect("redirect", bpf.BenchProgReroute, "ethtool -K lan gro on; ethtool -K wan gro on; an XDP program on lan that rewrites constant MACs, TTL and header checksum, and redirects to wan"),
 	}
 }
 

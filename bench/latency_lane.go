@@ -100,8 +100,8 @@ type passage struct {
 	late                          histogram // from when frames were due to their leaving
 }
 
-// read makes a passage of what both ends wrote down.
-func (j *journeys) read(due []uint64) (*passage, error) {
+// read makes a passage of what both ends wrote down, without the first frames.
+func (j *journeys) read(due []uint64, warmup int) (*passage, error) {
 	s, err := j.state()
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (j *journeys) read(due []uint64) (*passage, error) {
 			times.of[i] = binary.NativeEndian.Uint64(b[8*i:])
 		}
 	}
-	p := newPassage(s.Begin, due, sent, arrived)
+	p := newPassage(s.Begin, due[warmup:], sent[warmup:], arrived[warmup:])
 	p.doubled = s.Doubled
 	return p, nil
 }
@@ -294,8 +294,9 @@ const latencyLead = 20 * time.Millisecond
 // latencyPatience is how long after the last frame was due a frame may still arrive; then it is lost.
 const latencyPatience = 200 * time.Millisecond
 
-// pass sends a frame at each of the times in due, ns after the first, and waits for what arrives.
-func (l *lane) pass(due []uint64) (*passage, error) {
+// pass sends a frame at each of the times in due, ns after the first, and waits for what arrives. The first
+// frames, as many as warmup says, are not counted.
+func (l *lane) pass(due []uint64, warmup int) (*passage, error) {
 	if err := l.journeys.begin(due); err != nil {
 		return nil, err
 	}
@@ -316,7 +317,7 @@ func (l *lane) pass(due []uint64) (*passage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.journeys.read(due)
+	return l.journeys.read(due, warmup)
 }
 
 // send runs pace on CPU 0 until all frames have left.
@@ -345,6 +346,18 @@ func (l *lane) send(span time.Duration) error {
 		return time.Millisecond
 	}
 	return sendUntil(l.coll.Programs[bpf.LatencyProgPace], l.frame, 0, 1, math.MaxUint32, left)
+}
+
+// latencyWarmup is the part of a measurement, at its beginning, that does not count. Contenders take turns,
+// so that a lane was idle for seconds: its caches are cold, its flows' routes are due to be looked up again,
+// and a hypervisor may have taken its memory away: touching such a page took 130 us on the machine of the
+// documented figures, and a tenth of all pages were such after half a second.
+const latencyWarmup = 50 * time.Millisecond
+
+// warmed returns a schedule of frames at a rate for a time, and how many of them come before it, to warm up.
+func warmed(rate float64, d time.Duration, random *rand.Rand) (due []uint64, warmup int) {
+	due = randomly(rate, latencyWarmup+d, random)
+	return due, min(int(rate*latencyWarmup.Seconds()), len(due)-1)
 }
 
 // randomly returns when frames are due that come independently of each other, at a mean rate in frames

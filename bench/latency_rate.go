@@ -9,7 +9,7 @@ import (
 
 // rateSearch finds the highest rate that a lane carries without loss.
 type rateSearch struct {
-	pass     func(due []uint64) (*passage, error)
+	pass     func(due []uint64, warmup int) (*passage, error)
 	random   *rand.Rand
 	progress func(string)
 	bound    string // what ended the search: loss, or the sender
@@ -61,7 +61,7 @@ func (s *rateSearch) run(ctx context.Context) (float64, error) {
 // carries tells whether nothing is lost at a rate, in frames a second.
 func (s *rateSearch) carries(rate float64) (bool, error) {
 	for try := range rateTries {
-		p, err := s.pass(randomly(rate, rateTrial, s.random))
+		p, err := s.pass(warmed(rate, rateTrial, s.random))
 		if err != nil {
 			return false, err
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,17 +24,21 @@ func TestLatency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkReport(t, report, []string{"xdp-p50", "xdp-p99", "worker-p50", "worker-p99"}, "us")
+	checkReport(t, report, []string{"xdp-p50", "xdp-p50/redirect", "xdp-p99", "xdp-p99/redirect", "worker-p50", "worker-p50/redirect", "worker-p99", "worker-p99/redirect"}, "us")
 	for _, r := range report.Results {
-		if r.Peer != "kernel" || r.PeerValue <= 0 || r.Ratio <= 0 || len(r.Values) != 2 || len(r.Ratios) != 2 {
-			t.Errorf("%s does not stand beside the kernel: %+v", r.Name, r)
+		peer := "kernel"
+		if strings.HasSuffix(r.Name, "/redirect") {
+			peer = "redirect"
+		}
+		if r.Peer != peer || r.PeerValue <= 0 || r.Ratio <= 0 || len(r.Values) != 2 || len(r.Ratios) != 2 {
+			t.Errorf("%s does not stand beside the %s: %+v", r.Name, peer, r)
 		}
 	}
 	if report.Environment.PeerConfig["kernel"] == "" || report.Environment.ProgramTag == "" {
 		t.Error("the report does not say what was measured")
 	}
-	if len(report.Histograms) != 3 {
-		t.Fatalf("%d histograms, expected those of the kernel, XDP and a worker", len(report.Histograms))
+	if len(report.Histograms) != 4 {
+		t.Fatalf("%d histograms, expected those of the kernel, a redirect, XDP and a worker", len(report.Histograms))
 	}
 	for _, h := range report.Histograms {
 		if h.Sent != 2000 || h.Received+h.Lost != h.Sent || h.Doubled != 0 || h.Received < h.Sent/2 {
@@ -87,7 +92,7 @@ func TestLatencyOfStall(t *testing.T) {
 	for i := range due {
 		due[i] = uint64(i) * 50_000
 	}
-	p, err := l.pass(due)
+	p, err := l.pass(due, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,9 +208,9 @@ func TestRateSearch(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			trials := 0
-			s := &rateSearch{random: rand.New(rand.NewPCG(1, 2)), progress: func(string) {}, pass: func(due []uint64) (*passage, error) {
+			s := &rateSearch{random: rand.New(rand.NewPCG(1, 2)), progress: func(string) {}, pass: func(due []uint64, warmup int) (*passage, error) {
 				trials++
-				rate := float64(len(due)) / rateTrial.Seconds()
+				rate := float64(len(due)-warmup) / rateTrial.Seconds()
 				p := &passage{sent: uint64(len(due)), received: uint64(len(due))}
 				if rate > test.loses || trials%3 == 0 {
 					p.lost, p.received = 1, p.received-1
@@ -227,7 +232,7 @@ func TestRateSearch(t *testing.T) {
 		})
 	}
 	t.Run("everything is lost", func(t *testing.T) {
-		s := &rateSearch{random: rand.New(rand.NewPCG(1, 2)), progress: func(string) {}, pass: func(due []uint64) (*passage, error) {
+		s := &rateSearch{random: rand.New(rand.NewPCG(1, 2)), progress: func(string) {}, pass: func([]uint64, int) (*passage, error) {
 			return &passage{sent: 1, lost: 1}, nil
 		}}
 		if rate, err := s.run(t.Context()); err == nil {

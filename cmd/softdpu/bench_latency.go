@@ -25,7 +25,7 @@ func newBenchLatencyCommand(env *Env) *cobra.Command {
 	}
 	format := addOutputFlag(cmd)
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 25, "measurements of each contender")
-	cmd.Flags().DurationVar(&o.Duration, "duration", 500*time.Millisecond, "of one measurement, at most 900ms")
+	cmd.Flags().DurationVar(&o.Duration, "duration", 500*time.Millisecond, "of one measurement, at most 850ms")
 	cmd.Flags().Float64Var(&o.Rate, "rate", 0, "frames a second; 0 for half of what the kernel carries without loss")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "of the times at which frames are sent")
 	cmd.Flags().BoolVar(&showPeer, "show-peer", false, "print what the contenders run with, and measure nothing")
