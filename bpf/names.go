@@ -57,6 +57,11 @@ var reasonNames = [XDPReasonREASON_LEN]string{
 	XDPReasonREASON_WORKER_FULL:             "worker-full",
 	XDPReasonREASON_WORKER_ABSENT:           "worker-absent",
 	XDPReasonREASON_EGRESS_FULL:             "egress-full",
+	XDPReasonREASON_NAT_EXHAUSTED:           "nat-exhausted",
+	XDPReasonREASON_NAT_CONFLICT:            "nat-conflict",
+	XDPReasonREASON_NAT_NO_ADDRESS:          "nat-no-address",
+	XDPReasonREASON_NAT_TO_HOST:             "nat-to-host",
+	XDPReasonREASON_NAT_UNTRANSLATED:        "nat-untranslated",
 }
 
 // String returns the reason's kebab-case name, as in events, `drops` and `sim`.

@@ -48,6 +48,16 @@ EXPORT(struct, worker_queue);
 EXPORT(struct, cells);
 EXPORT(struct, handover);
 EXPORT(struct, rule_work);
+EXPORT(enum, nat_kind);
+EXPORT(struct, alias4);
+EXPORT(struct, alias6);
+EXPORT(struct, nat_rule);
+EXPORT(struct, nat_server);
+EXPORT(struct, nat_bitmap);
+EXPORT(struct, nat_device);
+EXPORT(struct, nat_address);
+EXPORT(struct, nat_counter);
+EXPORT(struct, nat_pass);
 
 static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
 {

@@ -23,6 +23,36 @@ const (
 	XDPActionACTION_SPOOFED XDPAction = 4
 )
 
+type XDPAlias4 struct {
+	_               structs.HostLayout
+	Key             XDPFlow4Key
+	Word            uint64
+	Hash            uint32
+	Ports           uint32
+	Target          XDPFlow4Key
+	Layout          uint32
+	SourceRule      uint32
+	DestinationRule uint32
+	Created         uint32
+	Port            uint16
+	Pad             [62]uint8
+}
+
+type XDPAlias6 struct {
+	_               structs.HostLayout
+	Key             XDPFlow6Key
+	Word            uint64
+	Hash            uint32
+	Ports           uint32
+	Target          XDPFlow6Key
+	Layout          uint32
+	SourceRule      uint32
+	DestinationRule uint32
+	Created         uint32
+	Port            uint16
+	Pad             [142]uint8
+}
+
 type XDPBuiltinRule uint32
 
 const (
@@ -194,7 +224,8 @@ const (
 	XDPFlowStateFLOW_TIME_WAIT    XDPFlowState = 6
 	XDPFlowStateFLOW_CLOSED       XDPFlowState = 7
 	XDPFlowStateFLOW_REPLIED      XDPFlowState = 8
-	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 9
+	XDPFlowStateFLOW_ALIAS        XDPFlowState = 9
+	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 10
 )
 
 type XDPFragment struct {
@@ -241,6 +272,7 @@ type XDPGatewayState struct {
 	Overflow6    int64
 	Ethertypes   [8]uint16
 	Flows6       int64
+	Aliases      int64
 }
 
 type XDPHandover struct {
@@ -280,6 +312,77 @@ type XDPLocalKey struct {
 	Prefixlen uint32
 	Family    uint32
 	Addr      [4]uint32
+}
+
+type XDPNatAddress struct {
+	_   structs.HostLayout
+	Ip4 uint32
+	Ip6 [4]uint32
+}
+
+type XDPNatBitmap struct {
+	_     structs.HostLayout
+	Full  [16]uint64
+	Taken [1024]uint64
+}
+
+type XDPNatCounter struct {
+	_         structs.HostLayout
+	Flows     uint64
+	Exhausted uint64
+	Conflicts uint64
+}
+
+type XDPNatDevice struct {
+	_    structs.HostLayout
+	Port uint16
+	Vlan uint16
+}
+
+type XDPNatKind uint32
+
+const (
+	XDPNatKindNAT_NONE               XDPNatKind = 0
+	XDPNatKindNAT_KEEP               XDPNatKind = 1
+	XDPNatKindNAT_MASQUERADE         XDPNatKind = 2
+	XDPNatKindNAT_SOURCE             XDPNatKind = 3
+	XDPNatKindNAT_DESTINATION        XDPNatKind = 4
+	XDPNatKindNAT_PREFIX_SOURCE      XDPNatKind = 5
+	XDPNatKindNAT_PREFIX_DESTINATION XDPNatKind = 6
+)
+
+type XDPNatPass struct {
+	_      structs.HostLayout
+	Src    [4]uint32
+	To     [4]uint32
+	Sport  uint16
+	ToPort uint16
+	Family uint8
+	Proto  uint8
+	Pad    uint16
+}
+
+type XDPNatRule struct {
+	_         structs.HostLayout
+	Address   [4]uint32
+	Addresses uint32
+	Ports     uint32
+	Bucket    uint32
+	Buckets   uint32
+	Kind      uint8
+	Flags     uint8
+	Family    uint8
+	Prefix    uint8
+	Adjust    uint16
+	Pad       uint16
+}
+
+type XDPNatServer struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	Port    uint16
+	Pad     uint16
+	Pad2    uint32
 }
 
 type XDPNexthop struct {
@@ -399,7 +502,12 @@ const (
 	XDPReasonREASON_WORKER_FULL             XDPReason = 50
 	XDPReasonREASON_WORKER_ABSENT           XDPReason = 51
 	XDPReasonREASON_EGRESS_FULL             XDPReason = 52
-	XDPReasonREASON_LEN                     XDPReason = 53
+	XDPReasonREASON_NAT_EXHAUSTED           XDPReason = 53
+	XDPReasonREASON_NAT_CONFLICT            XDPReason = 54
+	XDPReasonREASON_NAT_NO_ADDRESS          XDPReason = 55
+	XDPReasonREASON_NAT_TO_HOST             XDPReason = 56
+	XDPReasonREASON_NAT_UNTRANSLATED        XDPReason = 57
+	XDPReasonREASON_LEN                     XDPReason = 58
 )
 
 type XDPRejectBucket struct {
@@ -547,7 +655,7 @@ type XDPSimControl struct {
 	Ifindex     uint32
 	Route       uint32
 	RouteReason uint32
-	Pad         uint32
+	Local       uint32
 }
 
 type XDPSimResult struct {
@@ -560,7 +668,7 @@ type XDPSimResult struct {
 	Leg     uint32
 	Word    uint64
 	Stages  uint32
-	Pad     uint32
+	Xlat    uint32
 }
 
 type XDPStripe struct {
@@ -687,6 +795,8 @@ const (
 	XDPVarEpoch             = "epoch"
 	XDPVarEventRate         = "event_rate"
 	XDPVarExportAction      = "export_action"
+	XDPVarExportAlias4      = "export_alias4"
+	XDPVarExportAlias6      = "export_alias6"
 	XDPVarExportBuiltinRule = "export_builtin_rule"
 	XDPVarExportCells       = "export_cells"
 	XDPVarExportClassifyKey = "export_classify_key"
@@ -694,6 +804,14 @@ const (
 	XDPVarExportEventKind   = "export_event_kind"
 	XDPVarExportFlowState   = "export_flow_state"
 	XDPVarExportHandover    = "export_handover"
+	XDPVarExportNatAddress  = "export_nat_address"
+	XDPVarExportNatBitmap   = "export_nat_bitmap"
+	XDPVarExportNatCounter  = "export_nat_counter"
+	XDPVarExportNatDevice   = "export_nat_device"
+	XDPVarExportNatKind     = "export_nat_kind"
+	XDPVarExportNatPass     = "export_nat_pass"
+	XDPVarExportNatRule     = "export_nat_rule"
+	XDPVarExportNatServer   = "export_nat_server"
 	XDPVarExportPacketKind  = "export_packet_kind"
 	XDPVarExportPassCause   = "export_pass_cause"
 	XDPVarExportPassMark    = "export_pass_mark"
@@ -820,6 +938,8 @@ type XDPVariableSpecs struct {
 	Epoch             *ebpf.VariableSpec `ebpf:"epoch"`
 	EventRate         *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportAction      *ebpf.VariableSpec `ebpf:"export_action"`
+	ExportAlias4      *ebpf.VariableSpec `ebpf:"export_alias4"`
+	ExportAlias6      *ebpf.VariableSpec `ebpf:"export_alias6"`
 	ExportBuiltinRule *ebpf.VariableSpec `ebpf:"export_builtin_rule"`
 	ExportCells       *ebpf.VariableSpec `ebpf:"export_cells"`
 	ExportClassifyKey *ebpf.VariableSpec `ebpf:"export_classify_key"`
@@ -827,6 +947,14 @@ type XDPVariableSpecs struct {
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportHandover    *ebpf.VariableSpec `ebpf:"export_handover"`
+	ExportNatAddress  *ebpf.VariableSpec `ebpf:"export_nat_address"`
+	ExportNatBitmap   *ebpf.VariableSpec `ebpf:"export_nat_bitmap"`
+	ExportNatCounter  *ebpf.VariableSpec `ebpf:"export_nat_counter"`
+	ExportNatDevice   *ebpf.VariableSpec `ebpf:"export_nat_device"`
+	ExportNatKind     *ebpf.VariableSpec `ebpf:"export_nat_kind"`
+	ExportNatPass     *ebpf.VariableSpec `ebpf:"export_nat_pass"`
+	ExportNatRule     *ebpf.VariableSpec `ebpf:"export_nat_rule"`
+	ExportNatServer   *ebpf.VariableSpec `ebpf:"export_nat_server"`
 	ExportPacketKind  *ebpf.VariableSpec `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
@@ -958,6 +1086,8 @@ type XDPVariables struct {
 	Epoch             *ebpf.Variable `ebpf:"epoch"`
 	EventRate         *ebpf.Variable `ebpf:"event_rate"`
 	ExportAction      *ebpf.Variable `ebpf:"export_action"`
+	ExportAlias4      *ebpf.Variable `ebpf:"export_alias4"`
+	ExportAlias6      *ebpf.Variable `ebpf:"export_alias6"`
 	ExportBuiltinRule *ebpf.Variable `ebpf:"export_builtin_rule"`
 	ExportCells       *ebpf.Variable `ebpf:"export_cells"`
 	ExportClassifyKey *ebpf.Variable `ebpf:"export_classify_key"`
@@ -965,6 +1095,14 @@ type XDPVariables struct {
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportHandover    *ebpf.Variable `ebpf:"export_handover"`
+	ExportNatAddress  *ebpf.Variable `ebpf:"export_nat_address"`
+	ExportNatBitmap   *ebpf.Variable `ebpf:"export_nat_bitmap"`
+	ExportNatCounter  *ebpf.Variable `ebpf:"export_nat_counter"`
+	ExportNatDevice   *ebpf.Variable `ebpf:"export_nat_device"`
+	ExportNatKind     *ebpf.Variable `ebpf:"export_nat_kind"`
+	ExportNatPass     *ebpf.Variable `ebpf:"export_nat_pass"`
+	ExportNatRule     *ebpf.Variable `ebpf:"export_nat_rule"`
+	ExportNatServer   *ebpf.Variable `ebpf:"export_nat_server"`
 	ExportPacketKind  *ebpf.Variable `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`

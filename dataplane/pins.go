@@ -30,7 +30,7 @@ const (
 
 // layoutVersion is LAYOUT_VERSION of abi.h: maps of another one are not taken over. A variable for the
 // linker, so that an upgrade to another one can be tried with real binaries.
-var layoutVersion = "1"
+var layoutVersion = "2"
 
 // pins is where one network namespace's objects are pinned. It holds the lock on them.
 type pins struct {
