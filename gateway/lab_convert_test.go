@@ -135,7 +135,7 @@ func TestLabConvert(t *testing.T) {
 		p.ready(t)
 		start := must(p.Status(t.Context())).Start
 		want := []string{startAfresh, startTakeOver}[i]
-		if start.How != want || start.PickUpUntil == nil || time.Until(*start.PickUpUntil) > time.Minute || (i == 0) != strings.Contains(start.Why, `layout "1"`) {
+		if start.How != want || start.PickUpUntil == nil || time.Until(*start.PickUpUntil) > time.Minute || (i == 0) != strings.Contains(start.Why, `layout "2"`) {
 			t.Errorf("with another layout: began with %+v\n%s", start, p.log)
 		}
 		if !strings.Contains(p.log.String(), "TCP connections that are under way are picked up") {
