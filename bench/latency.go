@@ -114,8 +114,8 @@ func Latency(ctx context.Context, o LatencyOptions) (report *Report, err error) 
 	}
 	env.Engine = "xdp"
 	env.Peers = map[string]string{"kernel": env.Kernel}
-	env.Pinning = "sender CPU 0; gateway's polling thread CPU 1; both real-time"
-	env.Method = fmt.Sprintf("%d-byte UDP frames of %d flows in turn, each answered once beforehand, sent at random times (a Poisson process) at %.0f a second (%s), whatever becomes of them; latency from the sender's last instruction before a frame leaves to the first of an XDP program at the far end, CLOCK_MONOTONIC; how late by the schedule the sender was stands apart; a frame that has not come %v after the last was sent is lost and counts as that late; contenders in turn with the same schedule, %v each after %v that do not count, %d rounds",
+	env.Pinning = "sender CPU 0; gateway's polling thread CPU 1; both real-time; of worker, the NAPI in front of it CPU 0"
+	env.Method = fmt.Sprintf("%d-byte UDP frames of %d flows in turn, each answered once beforehand, sent at random times (a Poisson process) at %.0f a second (%s), whatever becomes of them; latency from the sender's last instruction before a frame leaves to the first of an XDP program at the far end, CLOCK_MONOTONIC; of worker, whose NAPI can hold the sender up, and of its peers beside it, from when a frame was due; how late by the schedule the sender was stands apart; a frame that has not come %v after the last was sent is lost and counts as that late; contenders in turn with the same schedule, %v each after %v that do not count, %d rounds",
 		latencyFrame, gatewayFlows, rate, found, latencyPatience, o.Duration, latencyWarmup, o.Rounds)
 	return latencyReport(env, lanes), nil
 }
@@ -136,7 +136,11 @@ func latencyReport(env Environment, lanes []*lane) *Report {
 				if n > 0 {
 					name += "/" + peer.name
 				}
-				report.Results = append(report.Results, summarize(name, "us", l.rounds[i]).versus(peer.name, l.rounds[i], peer.rounds[i]))
+				ours, theirs := l.rounds[i], peer.rounds[i]
+				if l.onSender() { // whom it may hold up
+					ours, theirs = l.due[i], peer.due[i]
+				}
+				report.Results = append(report.Results, summarize(name, "us", ours).versus(peer.name, ours, theirs))
 			}
 		}
 	}
@@ -164,7 +168,7 @@ func latencyContestants() []*contestant {
 			}
 			return f, nil
 		}},
-		{name: "worker", config: "force_stage: forward; workers: {count: 1, cpus: [1], mode: copy, poll: always}\n" + workerInterrupts + "\n" + policy,
+		{name: "worker", config: "force_stage: forward; workers: {count: 1, cpus: [1], mode: copy, poll: always}\n" + policy,
 			start: func(c *contestant) (forwarder, error) {
 				f, err := ours(c.prefix)
 				if err != nil {

@@ -171,10 +171,17 @@ type core interface {
 // pollAfter is for how long the gateway's core goes on after the last frame was due.
 const pollAfter = 3 * time.Millisecond
 
+// onSender tells whether a part of the gateway runs on the core that sends, so that it can hold the sender up.
+func (l *lane) onSender() bool {
+	_, ok := l.core.(*workerCore)
+	return ok
+}
+
 // openCore opens what is the gateway's core of this lane.
 func (l *lane) openCore() (core, error) {
 	if f, ok := l.forwarder.(softdpuForwarder); ok && f.worker != nil {
-		return f.worker, l.pollByWorker(f.worker)
+		f.worker.rests.Store(true)
+		return f.worker, nil
 	}
 	f, ok := l.forwarder.(*wiresForwarder)
 	ok = ok && f.redirect != ""
@@ -203,11 +210,12 @@ type lane struct {
 	core     core
 
 	all    passage     // of all rounds
-	rounds [][]float64 // us, by latencyShares
+	rounds [][]float64 // us from when frames left, by latencyShares
+	due    [][]float64 // us from when frames were due, likewise
 }
 
 func startLane(prefix string, c *contestant, j *journeys) (l *lane, err error) {
-	l = &lane{name: c.name, journeys: j, rounds: make([][]float64, len(latencyShares))}
+	l = &lane{name: c.name, journeys: j, rounds: make([][]float64, len(latencyShares)), due: make([][]float64, len(latencyShares))}
 	if l.load, err = newLoad(prefix, c); err != nil {
 		return nil, err
 	}
@@ -377,6 +385,7 @@ func (l *lane) add(p *passage) {
 	l.all.merge(p)
 	for i, s := range latencyShares {
 		l.rounds[i] = append(l.rounds[i], p.at(&p.latency, s.percent))
+		l.due[i] = append(l.due[i], p.at(&p.sinceDue, s.percent))
 	}
 }
 

@@ -104,8 +104,9 @@ func (p *poller) poll(j *journeys, span time.Duration) error {
 		pause := unix.NsecToTimespec(time.Millisecond.Nanoseconds())
 		unix.Nanosleep(&pause, nil)
 	}
-	if err := p.setBusy(latencyLead + span + pollAfter); err != nil {
-		return err
+	busy := latencyLead + span + pollAfter
+	if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, int(busy.Microseconds())); err != nil {
+		return fmt.Errorf("set time to poll for: %w", err)
 	}
 	timeout := unix.NsecToTimeval(time.Microsecond.Nanoseconds())
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
@@ -115,19 +116,6 @@ func (p *poller) poll(j *journeys, span time.Duration) error {
 		return fmt.Errorf("poll: %w", err)
 	}
 	return nil
-}
-
-// setBusy sets for how long a call that receives polls.
-func (p *poller) setBusy(d time.Duration) error {
-	if err := unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, int(d.Microseconds())); err != nil {
-		return fmt.Errorf("set time to poll for: %w", err)
-	}
-	return nil
-}
-
-// once polls once, without waiting and without telling Go's scheduler.
-func (p *poller) once() {
-	_, _, _ = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0) // there is nothing to receive
 }
 
 func (p *poller) close() error {

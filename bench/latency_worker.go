@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -15,11 +13,11 @@ import (
 	"github.com/softdpu/softdpu/dataplane/xsk"
 )
 
-// workerCore is the gateway's core where a worker forwards: the worker itself, which polls the NAPI of lan
-// once in each of its rounds, as busy polling does; AF_XDP sockets in copy mode do not know the NAPI of a
-// veth. It is real-time while frames are sent, and else leaves its CPU to other contenders.
+// workerCore is the gateway's core where a worker forwards: the worker itself. The NAPI of lan, which a
+// worker in copy mode cannot poll on veth, runs where veth has it run, on the core that sends. The worker is
+// real-time while frames are sent, and else leaves its CPU to other contenders.
 type workerCore struct {
-	napi    atomic.Pointer[poller] // nil until it is open
+	rests   atomic.Bool // between measurements; until then it polls as it would by itself
 	next    atomic.Pointer[workerRound]
 	current *workerRound // the worker's
 }
@@ -37,13 +35,10 @@ type workerRound struct {
 // hook is called by the worker's thread at the beginning of each of its rounds. Nothing else runs on either
 // CPU while frames are sent, so that it is the worker who knows when to stop.
 func (c *workerCore) hook(int) {
-	if p := c.napi.Load(); p != nil {
-		p.once()
-	}
 	r := c.current
 	if r == nil {
 		if r = c.next.Swap(nil); r == nil {
-			if c.napi.Load() != nil {
+			if c.rests.Load() {
 				time.Sleep(time.Millisecond) // others are measured
 			}
 			return
@@ -89,13 +84,7 @@ func (c *workerCore) poll(j *journeys, span time.Duration) error {
 	}
 }
 
-// close takes the NAPI from the worker, which has ended.
-func (c *workerCore) close() error {
-	if p := c.napi.Swap(nil); p != nil {
-		return p.close()
-	}
-	return nil
-}
+func (c *workerCore) close() error { return nil }
 
 // startWorker leads all of a rig's flows through one worker on CPU 1, with force_stage: forward.
 func (r *rig) startWorker() (*workerCore, error) {
@@ -108,23 +97,3 @@ func (r *rig) startWorker() (*workerCore, error) {
 	err := r.plane.StartWorkers(dataplane.WorkerOptions{Count: 1, CPUs: []int{1}, Mode: xsk.Copy, Poll: worker.Always, Hook: c.hook})
 	return c, err
 }
-
-// pollByWorker has the worker poll the NAPI of lan from now on, and nobody else.
-func (l *lane) pollByWorker(c *workerCore) error {
-	p, err := l.openPoller()
-	if err != nil {
-		return err
-	}
-	if err := p.setBusy(time.Microsecond); err != nil {
-		return errors.Join(err, p.close())
-	}
-	c.napi.Store(p)
-	quiet := l.wire().gw.Command(context.Background(), "sh", "-c", workerInterrupts)
-	if out, err := quiet.CombinedOutput(); err != nil {
-		return fmt.Errorf("defer interrupts: %w: %s", err, out)
-	}
-	return nil
-}
-
-// workerInterrupts keep the NAPI of lan from being scheduled where something polls it.
-const workerInterrupts = "cd /sys/class/net/lan && echo 1 > napi_defer_hard_irqs && echo 500000000 > gro_flush_timeout"
