@@ -100,6 +100,7 @@ func (p *Plane) Publish(g Generation) error {
 		p.giveWorks(p.generation())
 		return err
 	}
+	p.settleNATPorts(next)
 	return nil
 }
 
@@ -151,8 +152,10 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 func (p *Plane) swap(prev, next *loaded) error {
 	p.natMu.Lock() // a port that is given back meanwhile would be given to either
 	defer p.natMu.Unlock()
+	p.numberNATPorts(next)
 	if err := p.putInSlots(next.inSlots()); err != nil {
 		if prev != nil {
+			p.numberNATPorts(prev)
 			return errors.Join(err, p.putInSlots(prev.inSlots()))
 		}
 		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))

@@ -2,6 +2,8 @@ package dataplane
 
 import (
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -54,6 +56,33 @@ func (p *Plane) showNAT(next *natTables) {
 		p.nat.past[name] = addNATCounters(p.nat.past[name], c)
 	}
 	p.nat.shown = next
+}
+
+// numberNATPorts takes the ports of all translated flows where a generation looks for them. natMu is held.
+func (p *Plane) numberNATPorts(of *loaded) {
+	if of.nat == nil || atomic.LoadInt64(&p.mem.gateway[0].Aliases) == 0 {
+		return
+	}
+	table, err := p.Table()
+	if err != nil {
+		return // it could be made when the plane was opened
+	}
+	ports := &of.nat.ports
+	table.SetNATPorts(ports.Layout, ports.Bitmaps)
+	table.RebuildNATPorts(ports.Layout, ports.NAT, ports.Bitmaps)
+}
+
+// settleNATPorts does so for the flows that began while the generation came into force.
+func (p *Plane) settleNATPorts(of *loaded) {
+	if of.nat == nil || atomic.LoadInt64(&p.mem.gateway[0].Aliases) == 0 {
+		return
+	}
+	if Grace() != nil {
+		time.Sleep(graceByTime)
+	}
+	p.natMu.Lock()
+	defer p.natMu.Unlock()
+	p.numberNATPorts(of)
 }
 
 // NATCounters returns what became of new flows under each rule of translation that this run has had, by its
