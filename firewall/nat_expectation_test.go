@@ -48,7 +48,7 @@ func TestNATExpectations(t *testing.T) {
 		{"translated", "{in: lan, out: wan, src: 10.20.0.1, dst: 198.51.100.1, service: tcp/80}", "{verdict: allow, nat: none}", false, `expected nat none, got a masqueraded source by nat rule "branch", p.yaml:17`},
 		{"destination translated", "{in: wan, out: dmz, src: 198.51.100.1, dst: 203.0.113.5, service: tcp/80}", "{verdict: allow, nat: none}", false, "expected nat none, got destination 10.30.0.5:8080"},
 		{"becomes the gateway", "{in: wan, src: 198.51.100.1, dst: 203.0.113.7, service: tcp/80}", "{verdict: allow}", true, `got drop: nat-to-host: nat rule "to-itself"`},
-		{"said to stay", "{in: wan, out: host, src: 198.51.100.1, dst: 203.0.113.5, service: tcp/80}", "{verdict: allow}", false, `nat rule "www", p.yaml:19 makes the destination 10.30.0.5, and out says host`},
+		{"said to stay", "{in: wan, out: host, src: 198.51.100.1, dst: 203.0.113.5, service: tcp/80}", "{verdict: allow}", false, `nat rule "www", p.yaml:19 makes the destination 10.30.0.5:8080, and out says host`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := compileNAT(t, natPolicy+more+rules+"  - {name: it, packet: "+row.packet+", expect: "+row.expect+"}\n")

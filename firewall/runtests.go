@@ -50,30 +50,26 @@ func (c *Compiled) runTest(t Test, cl Classifier, route func(string, netip.Addr)
 	}
 	k := Key(p.Src, p.Dst, p.Proto, p.SrcPort, p.DstPort)
 	k.From, k.Context = from, c.MACs[p.MAC]
-	local := p.Out == NameHost
-	if route != nil {
-		zone, ok := route(p.In, p.Dst)
-		local = ok && zone == NameHost
-	}
-	becomes := c.natDestination(&k, local)
-	dst := p.Dst
-	if len(becomes.to) > 0 {
-		dst = becomes.to[0].Addr()
-	}
 	var to uint8
+	var becomes translation
 	if p.Out != "" {
 		if to, err = c.testZone(p.OutPos, p.Out, p.OutVLAN, "out_vlan"); err != nil {
 			return fail(*err)
 		}
-		if to == zoneHost && len(becomes.to) > 0 {
-			return fail(p.OutPos.Errorf("%s makes the destination %s, and out says host", c.natRuleText(becomes.destination), dst).
+		if becomes = c.natDestination(&k, to == zoneHost); to == zoneHost && len(becomes.to) > 0 {
+			return fail(p.OutPos.Errorf("%s makes the destination %s, and out says host", c.natRuleText(becomes.destination), endText(becomes.to[0])).
 				WithHint("say where that lives: out: PORT"))
 		}
 	} else {
+		dst := p.Dst
 		if route == nil {
 			return fail(p.Pos.Errorf("where %s lies is not known", dst).WithHint("add out: PORT (or out: host), or give the routes with --routes"))
 		}
 		zone, ok := route(p.In, dst)
+		if becomes = c.natDestination(&k, ok && zone == NameHost); len(becomes.to) > 0 {
+			dst = becomes.to[0].Addr()
+			zone, ok = route(p.In, dst)
+		}
 		if !ok {
 			return fail(p.Pos.Errorf("no route leads to %s", dst).WithHint("add out: PORT (or out: host), or add the route"))
 		}
