@@ -13,6 +13,7 @@ import (
 type World struct {
 	Ports      []Port
 	Pairs      [][2]string // names of inline ports that are joined; the first pair has number 1
+	Devices    []Device    // that masquerading uses
 	Routes     []Route     // of routed ports, in any order: the longest prefix wins
 	Ethertypes []uint16    // passed between inline ports beside ARP, IPv4 and IPv6
 	FlowsMax   int         // entries of both families; 0: no bound
