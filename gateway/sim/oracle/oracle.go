@@ -22,13 +22,14 @@ type Oracle struct {
 	servers    map[affinity]netip.Addr // chosen under this policy
 	pooled     map[affinity]netip.Addr
 	marks      map[mark]bool // ends of all flows that there have been
+	peeked     map[datagramKey]key
 }
 
 // New returns an oracle without flows. An error says where policy and world do not fit.
 func New(policy *firewall.Policy, world World) (*Oracle, error) {
 	o := &Oracle{
 		world: world, flows: make(map[key]*flow), aliases: make(map[key]*flow),
-		datagrams: make(map[datagramKey]*datagram), marks: make(map[mark]bool),
+		datagrams: make(map[datagramKey]*datagram), marks: make(map[mark]bool), peeked: make(map[datagramKey]key),
 	}
 	if err := o.SetPolicy(policy); err != nil {
 		return nil, err

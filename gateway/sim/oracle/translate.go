@@ -216,16 +216,24 @@ func (o *Oracle) exhausted(first, last int, outer key) bool {
 	return true
 }
 
+// tries is NAT_TRIES.
+const tries = 8
+
 // mayBeExhausted reports whether each port of some address of the rule has been somebody's, with whatever other
-// end: remote ends share the marks of what is taken.
+// end: remote ends share the marks of what is taken. Under a new policy nothing is marked, and ports that are in
+// use are found by trying.
 func (o *Oracle) mayBeExhausted(r *firewall.NATRule, t translation) bool {
 	all := func(a netip.Addr) bool {
+		marked, used := true, 0
 		for port := int(r.Ports.First); port <= int(r.Ports.Last); port++ {
-			if !o.marks[mark{a, uint16(port), t.outer.proto}] {
-				return false
+			marked = marked && o.marks[mark{a, uint16(port), t.outer.proto}]
+			outer := t.outer
+			outer.src, outer.sport = a, uint16(port)
+			if o.owner(outer) != nil {
+				used++
 			}
 		}
-		return true
+		return marked || used >= tries
 	}
 	if r.Kind != firewall.NATSource || t.outer.src.IsValid() {
 		return all(t.outer.src)
