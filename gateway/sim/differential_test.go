@@ -270,22 +270,3 @@ func verdictFits(got *Result, want *oracle.Verdict) bool {
 	kernel := want.Reason == "ttl-expired" || want.Reason == "too-big"
 	return got.Verdict == Drop || kernel && got.Verdict == Pass
 }
-
-// tupleOf returns the tuple of a packet's flow; false of an ICMP error, whose flow is another's.
-func (s *Sim) tupleOf(port string, p *packet.Parsed) (flowtable.Tuple, bool) {
-	t := flowtable.Tuple{Family: p.Family, Proto: p.Proto, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort}
-	if at := s.ports[port]; at.peer != nil {
-		t.Domain = uint16(at.entry.Pair)<<12 | p.VLAN
-	}
-	if p.Proto == packet.ProtoICMP || p.Proto == packet.ProtoICMPv6 {
-		switch p.ICMP.Kind {
-		case packet.Query:
-			t.SrcPort = p.ICMP.ID
-		case packet.Reply:
-			t.DstPort = p.ICMP.ID
-		default:
-			return t, false
-		}
-	}
-	return t, true
-}

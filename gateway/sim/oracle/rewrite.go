@@ -142,7 +142,11 @@ func summed(proto uint8, is4 bool, l4 []byte, quoted bool) *checksum {
 		return &checksum{at: 2}
 	case protoICMPv6:
 		return &checksum{at: 2, pseudo: true}
-	case protoUDPLite, protoDCCP:
+	case protoUDPLite:
+		if len(l4) >= 8 && !quoted {
+			return &checksum{at: 6, pseudo: true, udp: true}
+		}
+	case protoDCCP:
 		if len(l4) >= 8 && !quoted {
 			return &checksum{at: 6, pseudo: true}
 		}
