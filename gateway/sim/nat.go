@@ -100,7 +100,7 @@ func (s *Sim) translation(at *placed, frame []byte, out *outcome) *Translation {
 	}
 	if out.verdict == Pass && out.xlat&flowtable.XlatReply == 0 {
 		// The kernel gets it with its source as it was, and what it then sends is translated.
-		t.Src, t.SrcPort = f.NAT.Outer.Addresses()[0], f.NAT.Outer.SrcPort
+		t.Src, t.SrcPort = f.NAT.Outer.Source(), f.NAT.Outer.SrcPort
 	}
 	t.SourceRule, t.DestinationRule = s.natRule(f.NAT.SourceRule), s.natRule(f.NAT.DestinationRule)
 	return t

@@ -33,8 +33,12 @@ func (k key) reverse() key {
 	return k
 }
 
-func (k key) ends() (src, dst netip.AddrPort) {
-	return netip.AddrPortFrom(k.src, k.sport), netip.AddrPortFrom(k.dst, k.dport)
+func (f *flow) name() Flow {
+	k := f.original
+	return Flow{
+		Src: netip.AddrPortFrom(k.src, k.sport), Dst: netip.AddrPortFrom(k.dst, k.dport), Proto: k.proto, Domain: k.domain,
+		Translated: f.outer != nil,
+	}
 }
 
 func (p *packet) key() key {

@@ -14,7 +14,7 @@ func forward(p *packet, f *flow, h hop, cause string, fromOpener, later bool) Ve
 	}
 	p.frame = p.rewritten(l, later)
 	v := Verdict{Verdict: Forward, Rule: f.rule, Out: firewall.NameHost, Pass: cause, State: f.state, Frame: p.frame}
-	v.Src, v.Dst = f.original.ends()
+	v.Flow = f.name()
 	if !h.host() {
 		v.Out = h.port.Name
 	}

@@ -71,18 +71,25 @@ const (
 // Verdict is what must become of a packet.
 type Verdict struct {
 	Verdict string
-	Reason  string         // kebab-case; "" if forwarded or passed
-	Rule    string         // that decided about the flow or the refusal; "" if none did
-	Out     string         // port that it leaves by, now or by the kernel; "host" if it is for the gateway
-	Pass    string         // why it goes to the kernel, kebab-case
-	State   State          // of its flow afterwards; "" if it has none
-	Src     netip.AddrPort // of that flow as its opener sends it; an ICMP identifier as port
-	Dst     netip.AddrPort
+	Reason  string   // kebab-case; "" if forwarded or passed
+	Rule    string   // that decided about the flow or the refusal; "" if none did
+	Out     string   // port that it leaves by, now or by the kernel; "host" if it is for the gateway
+	Pass    string   // why it goes to the kernel, kebab-case
+	State   State    // of its flow afterwards; "" if it has none
+	Flow             // that it belongs to, if State is not ""
 	Worker  bool     // a worker has it on its way to the port
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
 	Beside  []string // built-in rules that it counts on, beside its flow's if it has one
 	Wrong   string   // why the executor may not have chosen what it chose
+}
+
+// Flow names a flow by what its opener sends.
+type Flow struct {
+	Src, Dst   netip.AddrPort // an ICMP identifier as source port
+	Proto      uint8
+	Domain     uint16
+	Translated bool
 }
 
 func drop(reason string) Verdict {
@@ -107,7 +114,7 @@ func (v Verdict) chosen(t translation) Verdict {
 func (f *flow) refuse(reason string) Verdict {
 	v := drop(reason)
 	v.Rule, v.State = f.rule, f.state
-	v.Src, v.Dst = f.original.ends()
+	v.Flow = f.name()
 	return v
 }
 
