@@ -209,8 +209,10 @@ func (o *Oracle) whole(p *packet, c *Choice) Verdict {
 	if reason != "" {
 		return drop(reason)
 	}
-	fromFar := f != nil && f.outer != nil && !opener // its other end opens nothing: the mapping is the opener's
-	if f != nil && !fromFar && p.proto == protoTCP && p.tcp.open() && (f.state == StateTimeWait || f.state == StateClosed) {
+	if f != nil && p.proto == protoTCP && p.tcp.open() && (f.state == StateTimeWait || f.state == StateClosed) {
+		if f.outer != nil && !opener {
+			return drop("nat-conflict") // its tuple is the alias's
+		}
 		return o.miss(p, c)
 	}
 	if f != nil {
