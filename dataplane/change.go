@@ -100,6 +100,7 @@ func (p *Plane) Change(configs []PortConfig, g Generation, mover Mover) (*Change
 	}
 	p.portsChanged()
 	p.setStages(&g)
+	p.settleNATPorts(next)
 	c.leave()
 	if err := p.copyNATAddresses(p.ports); err != nil {
 		p.notes = append(p.notes, fmt.Sprintf("masquerading may use an address of a port that is no more: %v", err))

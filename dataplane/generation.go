@@ -100,6 +100,7 @@ func (p *Plane) Publish(g Generation) error {
 		p.giveWorks(p.generation())
 		return err
 	}
+	p.settleNATPorts(next)
 	return nil
 }
 
@@ -131,17 +132,11 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 	}
 	p.captureGeneration(next)
 	prev := p.running.Load()
-	if err := p.putInSlots(next.inSlots()); err != nil {
-		err = fmt.Errorf("publish policy %d: %w", g.Epoch, err)
-		if prev != nil {
-			return errors.Join(err, p.putInSlots(prev.inSlots()))
-		}
-		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
+	if err := p.swap(prev, next); err != nil {
+		return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 	}
-	p.running.Store(next)
 	p.workers = p.workers || g.Workers
 	p.nat.may = p.nat.may || g.NAT != nil
-	p.showNAT(next.nat)
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
 	}
@@ -150,6 +145,23 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 			return fmt.Errorf("publish policy %d: carry flows over: %w", g.Epoch, err)
 		}
 	}
+	return nil
+}
+
+// swap puts a generation in the place of the one that is in force, if there is one. After an error that is.
+func (p *Plane) swap(prev, next *loaded) error {
+	p.natMu.Lock() // a port that is given back meanwhile would be given to either
+	defer p.natMu.Unlock()
+	p.numberNATPorts(next)
+	if err := p.putInSlots(next.inSlots()); err != nil {
+		if prev != nil {
+			p.numberNATPorts(prev)
+			return errors.Join(err, p.putInSlots(prev.inSlots()))
+		}
+		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
+	}
+	p.running.Store(next)
+	p.showNAT(next.nat)
 	return nil
 }
 

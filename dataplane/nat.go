@@ -3,6 +3,7 @@ package dataplane
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -14,7 +15,7 @@ import (
 type nat struct {
 	may bool // flows may be translated; publishing is held
 
-	// Of whom people are told; natMu is held.
+	// natMu is held, to read or to write.
 	shown *natTables                   // of the generation in force; nil: it translates nothing
 	past  map[string]bpf.XDPNatCounter // of those before, by name of rule
 }
@@ -23,7 +24,7 @@ type nat struct {
 type natTables struct {
 	names []string // of rules, by id
 	maps  map[string]*ebpf.Map
-	ports *NATPorts
+	ports NATPorts
 }
 
 // NATPorts says which source ports are taken, under the generation in force: memory that XDP writes too.
@@ -32,34 +33,24 @@ type NATPorts struct {
 	Bitmaps []bpf.XDPNatBitmap // to be accessed atomically
 	Layout  uint32             // number of the generation
 
-	mem  memory
-	uses atomic.Int32
+	mem memory
 }
 
-// Release ends a use of the memory, which goes with the last one once its generation is replaced.
-func (n *NATPorts) Release() {
-	if n.uses.Add(-1) == 0 {
-		n.mem.close()
+// NATPorts returns which ports are taken, the zero value if the generation in force translates nothing. The
+// memory is valid until done is called; until then no other generation comes into force, and nobody else
+// may call NATPorts on the same goroutine.
+func (p *Plane) NATPorts() (ports NATPorts, done func()) {
+	p.natMu.RLock()
+	if p.nat.shown != nil {
+		ports = p.nat.shown.ports
 	}
-}
-
-// NATPorts returns which ports are taken, nil if the generation in force translates nothing. The memory is
-// valid until Release, which must be called before the plane is closed.
-func (p *Plane) NATPorts() *NATPorts {
-	p.natMu.Lock()
-	defer p.natMu.Unlock()
-	if p.nat.shown == nil {
-		return nil
-	}
-	p.nat.shown.ports.uses.Add(1)
-	return p.nat.shown.ports
+	return ports, p.natMu.RUnlock
 }
 
 // showNAT makes the tables of the generation in force those that people are told of, and keeps what those
 // before have counted. A packet that is still under way in them is not counted.
+// natMu is held.
 func (p *Plane) showNAT(next *natTables) {
-	p.natMu.Lock()
-	defer p.natMu.Unlock()
 	counted, _ := p.nat.shown.counters() // of a map that is ours: there is no reason to fail
 	for name, c := range counted {
 		p.nat.past[name] = addNATCounters(p.nat.past[name], c)
@@ -67,11 +58,38 @@ func (p *Plane) showNAT(next *natTables) {
 	p.nat.shown = next
 }
 
+// numberNATPorts takes the ports of all translated flows where a generation looks for them. natMu is held.
+func (p *Plane) numberNATPorts(of *loaded) {
+	if of.nat == nil || atomic.LoadInt64(&p.mem.gateway[0].Aliases) == 0 {
+		return
+	}
+	table, err := p.Table()
+	if err != nil {
+		return // it could be made when the plane was opened
+	}
+	ports := &of.nat.ports
+	table.SetNATPorts(ports.Layout, ports.Bitmaps)
+	table.RebuildNATPorts(ports.Layout, ports.NAT, ports.Bitmaps)
+}
+
+// settleNATPorts does so for the flows that began while the generation came into force.
+func (p *Plane) settleNATPorts(of *loaded) {
+	if of.nat == nil || atomic.LoadInt64(&p.mem.gateway[0].Aliases) == 0 {
+		return
+	}
+	if Grace() != nil {
+		time.Sleep(graceByTime)
+	}
+	p.natMu.Lock()
+	defer p.natMu.Unlock()
+	p.numberNATPorts(of)
+}
+
 // NATCounters returns what became of new flows under each rule of translation that this run has had, by its
 // name, over all CPUs.
 func (p *Plane) NATCounters() (map[string]bpf.XDPNatCounter, error) {
-	p.natMu.Lock()
-	defer p.natMu.Unlock()
+	p.natMu.RLock()
+	defer p.natMu.RUnlock()
 	sums, err := p.nat.shown.counters()
 	if err != nil {
 		return nil, err
@@ -123,8 +141,7 @@ func (p *Plane) makeNAT(g *Generation) (_ *natTables, err error) {
 	if g.NAT == nil {
 		return nil, nil
 	}
-	n := &natTables{names: g.NATNames, maps: make(map[string]*ebpf.Map), ports: &NATPorts{NAT: g.NAT, Layout: g.Epoch}}
-	n.ports.uses.Store(1)
+	n := &natTables{names: g.NATNames, maps: make(map[string]*ebpf.Map), ports: NATPorts{NAT: g.NAT, Layout: g.Epoch}}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -160,7 +177,7 @@ func (n *natTables) close() {
 	for _, m := range n.maps {
 		m.Close() // the programs hold it
 	}
-	n.ports.Release()
+	n.ports.mem.close()
 }
 
 // setNAT prepares a spec for what a generation translates. Programs without translation have nothing of it.

@@ -41,6 +41,13 @@ func translating(t *testing.T, epoch uint32) Generation {
 	}
 }
 
+// portsOf returns whose ports the plane shows.
+func portsOf(p *Plane) NATPorts {
+	ports, done := p.NATPorts()
+	defer done()
+	return ports
+}
+
 // mapsOf opens the maps that the program in force uses, by name.
 func mapsOf(t *testing.T, p *Plane) map[string]*ebpf.Map {
 	t.Helper()
@@ -76,7 +83,7 @@ func TestPublishTranslates(t *testing.T) {
 	if err := p.Publish(Generation{Epoch: 1, ACL: allowAll(t), Rules: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if p.Translates() || p.NATPorts() != nil {
+	if p.Translates() || portsOf(p).NAT != nil {
 		t.Error("a plane whose policy translates nothing translates")
 	}
 	for name := range mapsOf(t, p) {
@@ -129,7 +136,7 @@ func TestPublishTranslates(t *testing.T) {
 	}
 }
 
-// The memory of ports is that of the generation in force, and stays for who uses it. Rules of one name count
+// The memory of ports is that of the generation in force. Rules of one name count
 // on in the next generation, and a policy that translates nothing still knows translated flows.
 func TestTranslationOutlivesItsGeneration(t *testing.T) {
 	p := openPlane(t, Options{})
@@ -144,23 +151,22 @@ func TestTranslationOutlivesItsGeneration(t *testing.T) {
 		}
 	}
 	count(1, 5)
-	old := p.NATPorts()
-	if old == nil || old.Layout != 7 || len(old.Bitmaps) != 24 {
-		t.Fatalf("ports of generation 7 are %+v", old)
+	ports, done := p.NATPorts()
+	if ports.Layout != 7 || len(ports.Bitmaps) != 24 {
+		t.Fatalf("there are %d bitmaps of ports of generation %d", len(ports.Bitmaps), ports.Layout)
 	}
+	ports.Bitmaps[23].Taken[5] = 1
+	done()
 	next := translating(t, 8)
 	next.NATNames = []string{"", "farm", "out"} // others have these numbers now
 	if err := p.Publish(next); err != nil {
 		t.Fatal(err)
 	}
 	count(2, 30)
-	old.Bitmaps[23].Taken[5] = 1 // or the process ends here
-	old.Release()
-	if ports := p.NATPorts(); ports == nil || ports.Layout != 8 || ports.Bitmaps[23].Taken[5] != 0 {
+	if ports, done = p.NATPorts(); ports.Layout != 8 || ports.Bitmaps[23].Taken[5] != 0 {
 		t.Errorf("ports of generation 8 are those of 7")
-	} else {
-		ports.Release()
 	}
+	done()
 	want := map[string]bpf.XDPNatCounter{"out": {Flows: 35, Exhausted: 2}, "farm": {}}
 	got, err := p.NATCounters()
 	if err != nil || !maps.Equal(got, want) {
@@ -170,7 +176,7 @@ func TestTranslationOutlivesItsGeneration(t *testing.T) {
 	if err := p.Publish(Generation{Epoch: 9, ACL: allowAll(t), Rules: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if !p.Translates() || p.NATPorts() != nil {
+	if !p.Translates() || portsOf(p).NAT != nil {
 		t.Error("flows of policy 8 are not translated any more, or have ports")
 	}
 	if got, err := p.NATCounters(); err != nil || !maps.Equal(got, want) {

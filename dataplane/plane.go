@@ -64,7 +64,7 @@ type Plane struct {
 	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
-	natMu sync.Mutex
+	natMu sync.RWMutex
 	nat   nat
 
 	mu     sync.Mutex // what follows
