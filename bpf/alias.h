@@ -195,26 +195,39 @@ static __noinline void F(take_back)(struct packet *p, struct scratch *s)
 	F(free_alias)(&s->nat.F(alias), &s->F(key));
 }
 
+/* Whether the entry of an alias's key is this flow's own, opened by the same end. The daemon may be about to
+ * free it: then it no longer is. */
+static __always_inline bool F(is_own)(FLOW *f, const struct opening *o, const KEY *target)
+{
+	const ALIAS *a = (const void *)f;
+	__u64 word;
+
+	if (!f)
+		return false;
+	word = load(&f->core.word);
+	if (state_of(word) != FLOW_ALIAS || (word ^ o->flags) & WORD_FLAG_HI_OPENED ||
+	    !F(same_key)(&a->target, target))
+		return false;
+	return change_flags(&f->core, &word, WORD_FLAG_MARKED, 0);
+}
+
 /* Makes the second entry of the flow whose key is in scratch. INSERT_EXISTS: it was there already. */
 static __always_inline int F(insert_alias)(struct packet *p, struct scratch *s)
 {
 	struct opening *o = &s->nat.alias;
-	const ALIAS *a;
-	FLOW *f;
+	const KEY *key = &s->nat.F(alias);
 	int result;
 
 	o->side = F(key_of)(&s->nat.F(alias), p->out_src, p->out_dst, p->out_sport, p->out_dport,
 			    p->proto, p->domain);
-	o->hash = F(hash)(&s->nat.F(alias));
+	o->hash = F(hash)(key);
 	o->flags = o->side ? WORD_FLAG_HI_OPENED : 0;
 	o->state = FLOW_ALIAS;
-	result = F(insert)(&s->nat.F(alias), o, p, s);
-	if (result != INSERT_EXISTS)
+	if (F(same_key)(key, &s->F(key)))
+		return INSERT_TAKEN;
+	result = F(insert)(key, o, p, s);
+	if (result != INSERT_EXISTS || F(is_own)(F(find)(key, o->hash), o, &s->F(key)))
 		return result;
-	f = F(find)(&s->nat.F(alias), o->hash);
-	a = (const void *)f;
-	if (a && state_of(load(&a->word)) == FLOW_ALIAS && F(same_key)(&a->target, &s->F(key)))
-		return INSERT_EXISTS;
 	return INSERT_TAKEN;
 }
 

@@ -75,6 +75,7 @@ static __always_inline int find(struct packet *p, struct flow_ref *ref)
 	}
 	if (unlikely(reopens(p))) {
 		p->reopen = 1;
+		p->xlat = 0;
 		return FIND_NONE;
 	}
 	return FIND_FLOW;
@@ -98,17 +99,6 @@ __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 		return REASON_ICMP_NO_REQUEST;
 	if (p->frag == FRAG_LATER)
 		return REASON_FRAGMENT_NO_FIRST;
-	if (have_nat) {
-		p->xlat = 0;
-		if (!(port->flags & PORT_INLINE) && !is_group_address(p)) {
-			reason = choose_destination(p);
-			if (reason)
-				return reason;
-		}
-	}
-	reason = route(ctx, p, port);
-	if (reason)
-		return reason;
 	if (have_macs) {
 		void *data = (void *)(long)ctx->data;
 		__u8 mac[6];
@@ -121,8 +111,11 @@ __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 		if (identity)
 			context = *identity;
 	}
-	if (have_nat && !(port->flags & PORT_INLINE) && p->to != ZONE_HOST)
-		return open_translated(p, context);
+	if (have_nat && !(port->flags & PORT_INLINE) && !is_group_address(p))
+		return open_by_nat(ctx, p, port, context);
+	reason = route(ctx, p, port);
+	if (reason)
+		return reason;
 	return open_flow(p, context);
 }
 

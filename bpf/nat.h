@@ -58,6 +58,12 @@ static __always_inline void count_nat(__u32 rule, enum nat_count what)
 		c->conflicts++;
 }
 
+static __always_inline int conflict(__u32 rule)
+{
+	count_nat(rule, NAT_COUNT_CONFLICT);
+	return REASON_NAT_CONFLICT;
+}
+
 /* The table's hash of a tuple. */
 static __noinline __u32 tuple_hash(const struct packet *p, const __be32 *src, const __be32 *dst,
 				   __u32 ports)
@@ -144,7 +150,7 @@ static __always_inline void note_changes(struct packet *p)
 }
 
 /* Asks the rules for destinations about a packet of no known flow. Leaves what it becomes in p. */
-__noinline int choose_destination(struct packet *p)
+__noinline int choose_destination(struct packet *p, __u16 context)
 {
 	struct scratch *s = scratch();
 	const struct nat_rule *r;
@@ -168,7 +174,7 @@ __noinline int choose_destination(struct packet *p)
 	} else {
 		local = is_local(p->dst, p->family);
 	}
-	set_key(&s->key, p, false, p->zone, local ? ZONE_HOST : ZONE_NONE, 0);
+	set_key(&s->key, p, false, p->zone, local ? ZONE_HOST : ZONE_NONE, context);
 	id = nat_destinations(&s->key) & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
 	if (!r)
@@ -176,12 +182,10 @@ __noinline int choose_destination(struct packet *p)
 	if (r->kind == NAT_DESTINATION && r->buckets)
 		reason = choose_server(p, r);
 	else if (r->kind == NAT_PREFIX_DESTINATION)
-		reason = write_prefix(r, p->out_dst) ? REASON_NONE : REASON_NAT_CONFLICT;
+		reason = write_prefix(r, p->out_dst) ? REASON_NONE : conflict(id);
 	else
 		return REASON_NONE;
 	s->nat.destination_rule = id;
-	if (reason == REASON_NAT_CONFLICT)
-		count_nat(id, NAT_COUNT_CONFLICT);
 	note_changes(p);
 	return reason;
 }
@@ -284,10 +288,8 @@ __noinline int choose_source(struct packet *p)
 		n = choose_pooled(p, r);
 		break;
 	case NAT_PREFIX_SOURCE:
-		if (!write_prefix(r, p->out_src)) {
-			count_nat(id, NAT_COUNT_CONFLICT);
-			return REASON_NAT_CONFLICT;
-		}
+		if (!write_prefix(r, p->out_src))
+			return conflict(id);
 		break;
 	default:
 		return REASON_NONE;
@@ -370,27 +372,23 @@ __noinline int enter_translation(struct packet *p)
 		return REASON_INTERNAL;
 	set_opening_key(p, s);
 	rule = s->nat.source_rule ? s->nat.source_rule : s->nat.destination_rule;
+	if (!((p->out_src[0] ^ p->out_dst[0]) | (p->out_src[1] ^ p->out_dst[1]) |
+	      (p->out_src[2] ^ p->out_dst[2]) | (p->out_src[3] ^ p->out_dst[3])))
+		return conflict(rule);
 	reason = s->nat.ports == NAT_NO_PORTS ? enter_alias(p) : enter_with_port(p, s);
 	if (reason == REASON_NAT_EXHAUSTED)
 		count_nat(rule, NAT_COUNT_EXHAUSTED);
 	if (reason == REASON_NAT_CONFLICT)
-		count_nat(rule, NAT_COUNT_CONFLICT);
-	if (reason)
-		return reason;
+		return conflict(rule);
 	note_changes(p);
-	return REASON_NONE;
+	return reason;
 }
 
-/* As open_flow(), between zones that a policy may translate between. */
-static __always_inline int open_translated(struct packet *p, __u16 context)
+/* The source of a packet that the rules allow, and the flow with its second entry. */
+static __always_inline int open_translated(struct packet *p, const struct scratch *s)
 {
-	struct scratch *s = scratch();
-	int reason = judge_opening(p, context);
+	int reason = choose_source(p);
 
-	if (!s)
-		return REASON_INTERNAL;
-	if (!reason)
-		reason = choose_source(p);
 	if (!reason && p->xlat)
 		reason = enter_translation(p);
 	if (!reason)
@@ -401,6 +399,28 @@ static __always_inline int open_translated(struct packet *p, __u16 context)
 	if (s->nat.destination_rule != s->nat.source_rule)
 		count_nat(s->nat.destination_rule, NAT_COUNT_FLOW);
 	return REASON_NONE;
+}
+
+/* A packet of no known flow, by a port whose packets may be translated: as route() and open_flow(). */
+static __always_inline int open_by_nat(struct xdp_md *ctx, struct packet *p, struct port *port,
+				       __u16 context)
+{
+	struct scratch *s = scratch();
+	int reason;
+
+	if (!s)
+		return REASON_INTERNAL;
+	reason = choose_destination(p, context);
+	if (!reason)
+		reason = route(ctx, p, port);
+	if (reason)
+		return reason;
+	if (p->to == ZONE_HOST && s->nat.destination_rule)
+		return REASON_NAT_TO_HOST;
+	reason = judge_opening(p, context);
+	if (reason)
+		return reason;
+	return p->to == ZONE_HOST ? enter_flow(p) : open_translated(p, s);
 }
 
 #endif
