@@ -142,6 +142,9 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 	}
 	r.st = st
 	defer func() {
+		if r.sim == nil {
+			return
+		}
 		if err := r.sim.Close(); err != nil {
 			t.Error(err)
 		}
