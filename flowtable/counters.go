@@ -16,6 +16,7 @@ type Counters struct {
 	Reasons [bpf.XDPReasonREASON_LEN]bpf.XDPCounter  // bytes of frames as they arrived
 	Passes  [bpf.XDPPassCausePASS_LEN]bpf.XDPCounter // bytes of frames as they arrived
 	Rules   []bpf.XDPRuleCounter                     // by rule id, 0 = no rule matched; bytes of IP packets
+	NAT     []bpf.XDPNatCounter                      // by nat rule id
 }
 
 // Dropped returns how many packets were not forwarded, for any reason.
