@@ -122,11 +122,7 @@ func (n *natRoom) hold(t *testing.T, talks []*natTalk) natResults {
 					side = 0
 				}
 				for _, p := range packets {
-					ethertype := []byte{8, 0}
-					if p.six() {
-						ethertype = []byte{0x86, 0xdd}
-					}
-					if err := n.senders[side].Send(slices.Concat(n.headers[side], ethertype, p)); err != nil {
+					if err := n.senders[side].Send(p.behind(n.headers[side])); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,6 +61,15 @@ func (p ipPacket) fragment() (offset int, more bool) {
 		return int(f &^ 7), f&1 != 0
 	}
 	return 0, false
+}
+
+// behind returns the packet in a frame that begins with those MACs.
+func (p ipPacket) behind(macs []byte) []byte {
+	ethertype := []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff}
+	if p.six() {
+		ethertype = []byte{unix.ETH_P_IPV6 >> 8, unix.ETH_P_IPV6 & 0xff}
+	}
+	return slices.Concat(macs, ethertype, p)
 }
 
 // tag returns what no router changes: the identification of IPv4, the flow label of IPv6.
