@@ -32,6 +32,14 @@ func (c *Counters) reason(r bpf.XDPReason, bytes int) {
 	c.Reasons[r].Bytes += uint64(bytes)
 }
 
+// nat returns the counter of a nat rule, nil if the policy has none such.
+func (c *Counters) nat(id uint32) *bpf.XDPNatCounter {
+	if id == 0 || int(id) >= len(c.NAT) {
+		return nil
+	}
+	return &c.NAT[id]
+}
+
 func (c *Counters) pass(cause bpf.XDPPassCause, bytes int) {
 	c.Passes[cause].Packets++
 	c.Passes[cause].Bytes += uint64(bytes)

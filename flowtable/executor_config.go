@@ -80,6 +80,7 @@ type Executor struct {
 	frags   *fragments
 	rejects []bpf.XDPRejectBucket
 	audit   func(rule uint32)
+	layout  uint32 // of nat_ports: how many there were
 
 	// the packet at hand
 	p   packet.Parsed
@@ -134,10 +135,14 @@ func (e *Executor) SetStages(s Stages) { e.cfg.Stages = s }
 // when it is tried. Counters of nat rules begin anew. Call it before Publish.
 func (e *Executor) SetNAT(n *NAT) {
 	e.cfg.NAT = n
-	e.Counters.NAT = nil
-	if n != nil {
-		e.Counters.NAT = make([]bpf.XDPNatCounter, len(n.Rules))
+	e.layout++
+	if n == nil {
+		e.Counters.NAT = nil
+		e.cfg.Table.SetNATPorts(e.layout, nil)
+		return
 	}
+	e.Counters.NAT = make([]bpf.XDPNatCounter, len(n.Rules))
+	e.cfg.Table.SetNATPorts(e.layout, n.NewBitmaps())
 }
 
 // Table returns the flow table.
@@ -180,7 +185,7 @@ type Result struct {
 	Nexthop  uint32        // as far as it got
 	Word     uint64        // of that flow, afterwards
 	Flow     FlowID        // valid iff Leg is not 0
-	Frame    []byte        // what leaves, valid iff Verdict is not Drop; of Pass, what the kernel gets
+	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer; or Pass and Xlat is not 0: what the kernel gets
 
 	Xlat            uint8  // XLAT_*: what of the packet is translated, or would be had it not been refused
 	Outer           Tuple  // with which it leaves, in the packet's direction; valid iff Xlat is not 0
