@@ -89,17 +89,25 @@ func (r *NATRule) family() uint8 {
 
 // Text writes what the rule does in one line, as in "dnat to 10.20.1.5:8080".
 func (r *NATRule) Text() string {
-	ports := ""
-	if r.Ports != defaultNATPorts {
-		ports = " ports " + portText(r.Ports)
+	if r.Kind == NATKeep || r.Kind == NATMasquerade && r.Ports == defaultNATPorts {
+		return string(r.Kind)
 	}
+	return string(r.Kind) + " " + r.detail(list(r.Servers, NATServer.text))
+}
+
+// detail writes what the rule's kind says. Servers are its servers in words.
+func (r *NATRule) detail(servers string) string {
+	ports := "ports " + portText(r.Ports)
 	switch r.Kind {
 	case NATMasquerade:
-		return string(r.Kind) + ports
+		return ports
 	case NATSource:
-		return string(r.Kind) + " to " + addressText(r.Pool) + ports
+		if r.Ports == defaultNATPorts {
+			return "to " + addressText(r.Pool)
+		}
+		return "to " + addressText(r.Pool) + " " + ports
 	case NATDestination:
-		text := string(r.Kind) + " to " + list(r.Servers, NATServer.text)
+		text := "to " + servers
 		if r.ByConnection {
 			text += ", spread connection"
 		}
@@ -108,9 +116,9 @@ func (r *NATRule) Text() string {
 		}
 		return text
 	case NATPrefix:
-		return fmt.Sprintf("%s %s to %s", r.Kind, r.Inside, r.Outside)
+		return fmt.Sprintf("%s to %s", r.Inside, r.Outside)
 	}
-	return string(r.Kind)
+	return "true"
 }
 
 func (s NATServer) text() string {
@@ -213,6 +221,9 @@ func (l *loader) natKind(r *NATRule, n *Node, f map[string]*Node) {
 			return
 		}
 		r.Kind, value = NATKind(field.Key), f[field.Key]
+	}
+	if value == nil && slices.ContainsFunc(n.Fields, func(field Field) bool { return !slices.Contains(keys["nat"], field.Key) }) {
+		return // that key may have been it
 	}
 	if value == nil {
 		l.Fail(r.Pos.Errorf("nat rule %q does not say what it does", r.Name).

@@ -289,7 +289,7 @@ func (p *filterParser) name(key string, w filterWord) (func(*Flow) bool, error) 
 		return func(f *Flow) bool { return strconv.Itoa(int(f.Family)) == w.text }, nil
 	case "state":
 		var states []string
-		for s := flowSynSent; s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+		for s := flowSynSent; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
 			states = append(states, s.String())
 		}
 		if err := oneOf(states); err != nil {

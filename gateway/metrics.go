@@ -124,7 +124,7 @@ func gatewayMetrics() []metric {
 		// Flows and their table.
 		{"softdpu_flows", "Flows in the table, by state and by where they live.", gauge, []string{"state", "tier"},
 			func(r *reading, emit emit) {
-				for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+				for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
 					emit(float64(r.states[s]-r.carried[s]), s.String(), tierXDP)
 					emit(float64(r.carried[s]), s.String(), tierWorker)
 				}

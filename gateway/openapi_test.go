@@ -431,7 +431,7 @@ func TestAPIDocumentNamesWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	var states []string
-	for s := bpf.XDPFlowState(0); s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+	for s := bpf.XDPFlowState(0); s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
 		if name := s.String(); s >= flowSynSent {
 			states = append(states, name)
 		}

@@ -22,6 +22,7 @@ type Ruleset struct {
 	Read     time.Time
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
+	NAT      *flowtable.NAT // nil: nothing is translated
 	Warnings firewall.Errors
 
 	config *Config          // that names it
@@ -127,6 +128,7 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 	g := dataplane.Generation{
 		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
 		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
+		NAT: r.NAT, NATNames: r.natNames(),
 	}
 	var err error
 	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
