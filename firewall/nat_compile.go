@@ -29,6 +29,7 @@ type NATRuleInfo struct {
 const (
 	maxPoolAddresses   = 4096 // each has 100 KB of nat_ports
 	maxServersTogether = 1 << 16
+	maxBucketsTogether = 1 << 24 // of 2 bytes
 )
 
 // natNoPorts is NAT_NO_PORTS of abi.h.
@@ -71,28 +72,37 @@ func (c *compiler) natRules() {
 			c.out.NATSources = append(c.out.NATSources, p.entries...)
 		}
 	}
-	var err error
-	if b.out.Destinations, b.out.Sources, err = c.out.natPipes(); err != nil {
-		c.fail(Error{Msg: err.Error()})
-	}
 	c.out.NAT = b.out
+	if nat, err := c.out.NATBehind(nil); err != nil {
+		c.fail(Error{Msg: err.Error()})
+	} else {
+		c.out.NAT = nat
+	}
 	c.lintNAT(parts)
 }
 
-// natPipes compiles both lists; nil for an empty one.
-func (c *Compiled) natPipes() (destinations, sources *flowtable.ACL, err error) {
+// NATBehind returns NAT with its pipes numbered for a program whose rules are in another, which may be nil
+// (flowtable.CompileACLAfter). Without a nat rule that can match it is nil.
+func (c *Compiled) NATBehind(rules *flowtable.ACL) (*flowtable.NAT, error) {
+	if c.NAT == nil {
+		return nil, nil
+	}
+	out := *c.NAT
+	out.Destinations, out.Sources = nil, nil
 	for _, l := range []struct {
 		entries []flowtable.ACLEntry
 		to      **flowtable.ACL
-	}{{c.NATDestinations, &destinations}, {c.NATSources, &sources}} {
+	}{{c.NATDestinations, &out.Destinations}, {c.NATSources, &out.Sources}} {
 		if len(l.entries) == 0 {
 			continue
 		}
-		if *l.to, err = flowtable.CompileACL(l.entries); err != nil {
-			return nil, nil, fmt.Errorf("compile nat rules: %w", err)
+		pipe, err := flowtable.CompileACLAfter(l.entries, rules, out.Destinations)
+		if err != nil {
+			return nil, fmt.Errorf("compile nat rules: %w", err)
 		}
+		*l.to = pipe
 	}
-	return destinations, sources, nil
+	return &out, nil
 }
 
 // natParts expands one rule into the entries of both lists.
@@ -246,22 +256,31 @@ func (b *natBuilder) ports(r *NATRule, addresses int) uint32 {
 
 // servers adds a rule's servers and buckets, and returns where the latter stand.
 func (b *natBuilder) servers(r *NATRule) (first, count uint32) {
-	if len(b.out.Servers)+len(r.Servers) > maxServersTogether {
+	spread := make([]flowtable.Server, len(r.Servers))
+	for i, s := range r.Servers {
+		spread[i] = flowtable.Server{Address: s.Address, Port: s.Port, Weight: uint16(s.Weight), Drain: s.Drain}
+	}
+	buckets, err := flowtable.ConsistentHash(spread)
+	base := len(b.out.Servers)
+	switch {
+	case err != nil:
+		b.fail(r.KindPos.Errorf("%v", err))
+		return 0, 0
+	case base+len(r.Servers) > maxServersTogether || len(b.out.Buckets)+len(buckets) > maxBucketsTogether:
 		if !b.full {
 			b.full = true
-			b.fail(r.Pos.Errorf("nat rules have more than %d servers together", maxServersTogether).WithHint("write fewer servers"))
+			b.fail(r.Pos.Errorf("nat rules spread over too many servers together").WithHint("write fewer servers, or weights that differ less"))
 		}
 		return 0, 0
 	}
-	first = uint32(len(b.out.Buckets))
-	for i := range r.Servers {
-		s := &r.Servers[i]
-		if !s.Drain {
-			b.out.Buckets = append(b.out.Buckets, uint16(len(b.out.Servers)))
-		}
+	for _, s := range r.Servers {
 		b.out.Servers = append(b.out.Servers, bpf.XDPNatServer{Address: natWords(s.Address), Port: bits.ReverseBytes16(s.Port)})
 	}
-	return first, uint32(len(b.out.Buckets)) - first
+	first = uint32(len(b.out.Buckets))
+	for _, server := range buckets {
+		b.out.Buckets = append(b.out.Buckets, uint16(base+int(server)))
+	}
+	return first, uint32(len(buckets))
 }
 
 // natWords returns an address as it stands in a packet, an IPv4 address in the first word.

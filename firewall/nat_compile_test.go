@@ -165,6 +165,76 @@ func TestNATTables(t *testing.T) {
 	}
 }
 
+// Servers have new flows in proportion to their weights, and one that drains moves nobody else's.
+func TestNATSpread(t *testing.T) {
+	share := func(drain string) (share map[uint16]int, at []uint16) {
+		c := compileNAT(t, head+"zones: {wan: {ports: [b]}}\nnat:\n  - {name: first, from: wan, to: 192.0.2.2, dnat: {to: 10.0.0.9}}\n"+
+			"  - {name: farm, from: wan, to: 192.0.2.1, dnat: {servers: [{address: 10.0.0.1}, {address: 10.0.0.2, weight: 3"+drain+"}, {address: 10.0.0.3}]}}\n")
+		_, id := c.ask(true, 2, 0, 6, "198.51.100.1", "192.0.2.1", 80)
+		r := c.NAT.Rules[id]
+		share = make(map[uint16]int)
+		at = c.NAT.Buckets[r.Bucket : r.Bucket+r.Buckets]
+		for _, server := range at {
+			share[server]++
+		}
+		return share, at
+	}
+	all, before := share("")
+	if n := len(before); n < 1000 || all[1] < n/5-1 || all[1] > n/5+1 || all[2] < n*3/5-1 || all[2] > n*3/5+1 || all[1]+all[2]+all[3] != n {
+		t.Errorf("of %d buckets the servers have %v", n, all)
+	}
+	drained, after := share(", drain: true")
+	if drained[2] != 0 || drained[1] != drained[3] && drained[1]-drained[3] != 1 && drained[3]-drained[1] != 1 {
+		t.Errorf("with the second drained they have %v", drained)
+	}
+	moved := 0
+	for i := range before {
+		if before[i] != 2 && before[i] != after[i] {
+			moved++
+		}
+	}
+	if moved > len(before)/10 {
+		t.Errorf("%d of %d buckets of others moved", moved, len(before))
+	}
+}
+
+// The pipes of a program share the maps of large sets.
+func TestNATBehindRules(t *testing.T) {
+	entries := make([]string, 300)
+	for i := range entries {
+		entries[i] = fmt.Sprintf("10.%d.%d.0/25", i/250, i%250)
+	}
+	c := compileNAT(t, head+"zones: {lan: {ports: [a]}, wan: {ports: [b]}}\nsets: {s: {type: prefix, entries: ["+strings.Join(entries, ", ")+"]}}\n"+
+		"nat:\n  - {name: kept, from: {set: s}, to: 192.0.2.1, keep: true}\n"+
+		"rules: [{name: r, from: {set: s}, to: any, action: allow}]\n")
+	rules, err := flowtable.CompileACL(c.Entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nat, err := c.NATBehind(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := make(map[string]string) // instructions name the nodes
+	for name, pipe := range map[string]*flowtable.ACL{"alone": c.NAT.Sources, "behind": nat.Sources, "destinations": nat.Destinations} {
+		instructions, err := pipe.Instructions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for other, text := range texts {
+			if text == fmt.Sprint(instructions) && other != name {
+				t.Errorf("%s and %s have the same nodes", name, other)
+			}
+		}
+		texts[name] = fmt.Sprint(instructions)
+	}
+	k := Key(netip.MustParseAddr("10.0.7.1"), netip.MustParseAddr("192.0.2.1"), 6, 1, 80)
+	k.From, k.To = 2, 3
+	if id := nat.Sources.Classify(&k, nil); c.NATRules[id].Name != "kept" {
+		t.Errorf("a member of the set has rule %d", id)
+	}
+}
+
 // Exemptions are asked for where their zones are known.
 func TestNATKeep(t *testing.T) {
 	c := compileNAT(t, head+`zones: {lan: {ports: [a]}, wan: {ports: [b]}}

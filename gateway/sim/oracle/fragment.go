@@ -87,10 +87,14 @@ func (o *Oracle) later(p *packet, now time.Duration) Verdict {
 	if d.refused.Reason != "" {
 		return d.refused
 	}
-	f, opener := o.find(d.flow)
+	f, opener, reason := o.meet(d.flow)
 	if f == nil {
 		return drop("fragment-no-first")
 	}
+	if reason != "" {
+		return f.refuse(reason)
+	}
+	p.about = d.flow
 	return o.known(p, f, opener, true)
 }
 
