@@ -20,22 +20,35 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// natResults are what came out, by talk and step, as if everybody had chosen the opener's own port.
+// A natHeld is what came out of a translator, by talk and step, as if everybody had chosen the opener's own port.
+type natHeld struct {
+	packets natResults
+	seen    []natSeen // by talk: how it looks to the end that did not open it
+	mapped  int       // talks whose port is another
+}
+
 type natResults map[[2]int][]ipPacket
 
-// A natRoom is a lab whose client and server stand for two networks of hosts that say nothing by themselves.
+// A natGateway is between two networks of hosts that say nothing by themselves.
+type natGateway interface {
+	// send sends a packet, towards wan (0) or towards lan (1).
+	send(t *testing.T, side int, p ipPacket)
+	// collect sorts in what has arrived, fragments in their order.
+	collect(t *testing.T, into natResults)
+}
+
+// A natRoom is a lab whose client and server stand for the two networks.
 type natRoom struct {
 	lab      *testenv.Lab
 	senders  [2]*testenv.Sender // towards wan, towards lan
+	capture  [2]func() *testenv.Capture
 	captures [2]*testenv.Capture
 	read     [2]int // frames of the captures that were looked at
 	headers  [2][]byte
 	expected [2][]byte // what leaves by wan, by lan, begins with: MACs
-	seen     []natSeen // by talk: how it looks to the end that did not open it
-	mapped   int       // talks whose port is another
 }
 
-// natRooms lie between 10.50.0.0/16 and 10.60.0.0/16, and between fd50::/16 and fd60::/16.
+// newNatRoom has its gateway between 10.50.0.0/16 and 10.60.0.0/16, and between fd50::/16 and fd60::/16.
 func newNatRoom(t *testing.T, prefix string) *natRoom {
 	t.Helper()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: prefix})
@@ -58,23 +71,45 @@ func newNatRoom(t *testing.T, prefix string) *natRoom {
 		n.headers[i] = slices.Concat(near, mac)
 		n.expected[1-i] = slices.Concat(mac, near)
 		network, behind := netip.MustParsePrefix(e.network), netip.MustParsePrefix(e.behind)
-		n.captures[1-i] = must(e.ns.StartCapture(e.device, testenv.CaptureOptions{Keep: 1 << 20, Match: func(frame []byte) bool {
-			p := ipPacket(frame[14:])
-			switch binary.BigEndian.Uint16(frame[12:]) {
-			case unix.ETH_P_IP:
-				return network.Contains(p.dst())
-			case unix.ETH_P_IPV6:
-				return behind.Contains(p.dst())
-			}
-			return false
-		}}))
-		t.Cleanup(func() {
-			if _, err := n.captures[1-i].Stop(); err != nil {
-				t.Error(err)
-			}
-		})
+		n.capture[1-i] = func() *testenv.Capture {
+			return must(e.ns.StartCapture(e.device, testenv.CaptureOptions{Keep: 1 << 20, Match: func(frame []byte) bool {
+				p := ipPacket(frame[14:])
+				switch binary.BigEndian.Uint16(frame[12:]) {
+				case unix.ETH_P_IP:
+					return network.Contains(p.dst())
+				case unix.ETH_P_IPV6:
+					return behind.Contains(p.dst())
+				}
+				return false
+			}}))
+		}
 	}
+	n.listen(t)
+	t.Cleanup(func() { n.deafen(t) })
 	return n
+}
+
+// listen begins to look at what comes out.
+func (n *natRoom) listen(t *testing.T) {
+	t.Helper()
+	n.deafen(t)
+	for side, capture := range n.capture {
+		n.captures[side], n.read[side] = capture(), 0
+	}
+}
+
+// deafen ends that.
+func (n *natRoom) deafen(t *testing.T) {
+	t.Helper()
+	for side, c := range n.captures {
+		if c == nil {
+			continue
+		}
+		if _, err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+		n.captures[side] = nil
+	}
 }
 
 // kernel has the gateway's kernel translate and forward.
@@ -95,12 +130,11 @@ func (n *natRoom) kernel(t *testing.T, ports string) {
 // natBatch is how many talks are on the way at once: no queue on the way is shorter.
 const natBatch = 100
 
-// hold has all talks held, step by step, and returns what came out. What does not come out within some seconds is left out.
-func (n *natRoom) hold(t *testing.T, talks []*natTalk) natResults {
+// holdTalks has all talks held, step by step. What does not come out within some seconds is left out.
+func holdTalks(t *testing.T, g natGateway, talks []*natTalk) natHeld {
 	t.Helper()
-	raw, out := natResults{}, natResults{}
 	seen, missing := make([]natSeen, len(talks)), 0
-	n.seen = seen
+	raw, out := natResults{}, natHeld{packets: natResults{}, seen: seen}
 	for batch := range slices.Chunk(talks, natBatch) {
 		for step := range natTagsATalk {
 			want := map[[2]int]int{}
@@ -122,9 +156,7 @@ func (n *natRoom) hold(t *testing.T, talks []*natTalk) natResults {
 					side = 0
 				}
 				for _, p := range packets {
-					if err := n.senders[side].Send(p.behind(n.headers[side])); err != nil {
-						t.Fatal(err)
-					}
+					g.send(t, side, p)
 				}
 				want[[2]int{talk.index, step}] = len(packets)
 			}
@@ -136,7 +168,7 @@ func (n *natRoom) hold(t *testing.T, talks []*natTalk) natResults {
 				limit = 200 * time.Millisecond
 			}
 			for end := time.Now().Add(testenv.Patience(limit)); ; time.Sleep(500 * time.Microsecond) {
-				n.collect(t, raw)
+				g.collect(t, raw)
 				lacks := 0
 				for key, count := range want {
 					lacks += max(0, count-len(raw[key]))
@@ -159,11 +191,11 @@ func (n *natRoom) hold(t *testing.T, talks []*natTalk) natResults {
 					if step == 0 {
 						seen[talk.index] = tupleOf(got[0])
 						if seen[talk.index].src.Port() != talk.src.Port() {
-							n.mapped++
+							out.mapped++
 						}
 					}
 					for _, p := range got {
-						out[key] = append(out[key], p.asIf(!talk.steps[step].back, talk.src.Port()))
+						out.packets[key] = append(out.packets[key], p.asIf(!talk.steps[step].back, talk.src.Port()))
 					}
 				}
 			}
@@ -178,27 +210,37 @@ func tupleOf(p ipPacket) natSeen {
 	return natSeen{netip.AddrPortFrom(p.src(), src), netip.AddrPortFrom(p.dst(), dst)}
 }
 
-// collect sorts in what has arrived, fragments in their order.
+func (n *natRoom) send(t *testing.T, side int, p ipPacket) {
+	t.Helper()
+	if err := n.senders[side].Send(p.behind(n.headers[side])); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (n *natRoom) collect(t *testing.T, into natResults) {
 	t.Helper()
 	for side, c := range n.captures {
 		frames := c.Frames()
 		for _, f := range frames[n.read[side]:] {
-			p := ipPacket(f.Data[14:])
-			tag := int(p.tag())
-			key := [2]int{tag/natTagsATalk - 1, tag % natTagsATalk}
 			if !bytes.Equal(f.Data[:12], n.expected[side]) {
-				t.Errorf("talk %d, step %d: leaves with the MACs %x, want %x", key[0], key[1], f.Data[:12], n.expected[side])
+				t.Errorf("a packet leaves with the MACs %x, want %x", f.Data[:12], n.expected[side])
 			}
-			into[key] = append(into[key], p)
-			slices.SortStableFunc(into[key], func(a, b ipPacket) int {
-				at, _ := a.fragment()
-				other, _ := b.fragment()
-				return at - other
-			})
+			into.add(f.Data[14:])
 		}
 		n.read[side] = len(frames)
 	}
+}
+
+// add sorts a packet in.
+func (r natResults) add(p ipPacket) {
+	tag := int(p.tag())
+	key := [2]int{tag/natTagsATalk - 1, tag % natTagsATalk}
+	r[key] = append(r[key], p)
+	slices.SortStableFunc(r[key], func(a, b ipPacket) int {
+		at, _ := a.fragment()
+		other, _ := b.fragment()
+		return at - other
+	})
 }
 
 // asIf returns the packet as it had been if the translator had chosen that port for the opener, and identification 0
@@ -300,23 +342,23 @@ func TestLabNATCompared(t *testing.T) {
 	plain, random := newNatRoom(t, "t-lab-nca"), newNatRoom(t, "t-lab-ncb")
 	plain.kernel(t, "")
 	random.kernel(t, "fully-random")
-	theirs, others := plain.hold(t, talks), random.hold(t, talks)
-	theirs.report(t, others, talks, seed)
+	theirs, others := holdTalks(t, plain, talks), holdTalks(t, random, talks)
+	theirs.packets.report(t, others.packets, talks, seed)
 	if t.Failed() {
 		return
 	}
-	t.Logf("%d talks; another port in %d and %d of them", len(talks), plain.mapped, random.mapped)
+	t.Logf("%d talks; another port in %d and %d of them", len(talks), theirs.mapped, others.mapped)
 	for _, talk := range talks {
-		if changed := plain.seen[talk.index] != (natSeen{talk.src, talk.dst}); changed != talk.changes {
-			t.Errorf("%s: translated %v, not %v: %+v", talk.name, changed, talk.changes, plain.seen[talk.index])
+		if changed := theirs.seen[talk.index] != (natSeen{talk.src, talk.dst}); changed != talk.changes {
+			t.Errorf("%s: translated %v, not %v: %+v", talk.name, changed, talk.changes, theirs.seen[talk.index])
 		}
 	}
-	if random.mapped < len(talks)/4 {
-		t.Errorf("only %d of %d talks have another port", random.mapped, len(talks))
+	if others.mapped < len(talks)/4 {
+		t.Errorf("only %d of %d talks have another port", others.mapped, len(talks))
 	}
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 500 {
-		wrong := maps.Clone(others)
+		wrong := maps.Clone(others.packets)
 		talk := talks[r.IntN(len(talks))]
 		key := [2]int{talk.index, r.IntN(len(talk.steps))}
 		wrong[key] = slices.Clone(wrong[key])
@@ -324,28 +366,33 @@ func TestLabNATCompared(t *testing.T) {
 		p := slices.Clone(wrong[key][i])
 		p[r.IntN(len(p))] ^= 1 << r.IntN(8)
 		wrong[key][i] = p
-		if found := theirs.differences(wrong, talks); len(found) != 1 {
+		if found := theirs.packets.differences(wrong, talks); len(found) != 1 {
 			t.Fatalf("%s, step %d: %d differences instead of one", talk.name, key[1], len(found))
 		}
 	}
 }
 
-// What was translated is what the kernel's own translation makes of it, byte for byte.
+// What softdpu translates is what the kernel's own translation makes of it, byte for byte: by XDP, and by the twin.
 func TestLabNATLikeKernel(t *testing.T) {
 	talks, seed := natTalks(sized(1000, 10_000))
-	kernel, ours := newNatRoom(t, "t-lab-nka"), newNatRoom(t, "t-lab-nkb")
+	kernel, room := newNatRoom(t, "t-lab-nka"), newNatRoom(t, "t-lab-nkb")
 	kernel.kernel(t, "")
-	g := runIn(t, ours.lab, write(t, labRouted, natPolicy))
-	theirs, results := kernel.hold(t, talks), ours.hold(t, talks)
-	theirs.report(t, results, talks, seed)
+	theirs := holdTalks(t, kernel, talks)
 	packets := 0
-	for _, p := range theirs {
+	for _, p := range theirs.packets {
 		packets += len(p)
 	}
-	t.Logf("%d packets in %d talks; another port in %d of them, and %d by the kernel", packets, len(talks), ours.mapped, kernel.mapped)
-	if t.Failed() {
-		for _, d := range must(g.Drops(t.Context(), false)) {
-			t.Logf("dropped as %s: %d", d.Reason, d.Packets)
-		}
-	}
+	t.Logf("%d packets in %d talks; another port in %d of them", packets, len(talks), theirs.mapped)
+	t.Run("twin", func(t *testing.T) {
+		twin := newNatTwin(t)
+		ours := holdTalks(t, twin, talks)
+		theirs.packets.report(t, ours.packets, talks, seed)
+		t.Logf("another port in %d talks; refused: %v", ours.mapped, twin.refused)
+	})
+	t.Run("xdp", func(t *testing.T) {
+		g := runIn(t, room.lab, write(t, labRouted, natPolicy))
+		ours := holdTalks(t, room, talks)
+		theirs.packets.report(t, ours.packets, talks, seed)
+		t.Logf("another port in %d talks; refused: %v", ours.mapped, must(g.Drops(t.Context(), false)))
+	})
 }

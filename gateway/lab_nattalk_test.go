@@ -200,6 +200,9 @@ func newNatTalk(seed uint64, index int) *natTalk {
 func (t *natTalk) complaints(r *rand.Rand) (errors []natStep) {
 	for range 1 + r.IntN(3) {
 		about := 1 + r.IntN(len(t.steps)-1)
+		if t.proto == unix.IPPROTO_ICMP || t.proto == unix.IPPROTO_ICMPV6 {
+			about = 2 // docs/PACKET-PATH.md, section 6: errors about replies belong to no flow
+		}
 		// Who got it complains.
 		errors = append(errors, natStep{back: !t.steps[about].back, about: about, whole: r.IntN(3) == 0})
 	}
