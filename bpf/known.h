@@ -9,6 +9,7 @@
 #include "flow.h"
 #include "icmp.h"
 #include "judge.h"
+#include "nat.h"
 #include "route.h"
 #include "track.h"
 #include "work.h"
@@ -20,9 +21,20 @@ static __always_inline bool reopens(const struct packet *p)
 	       p->kind == PACKET_FLOW && p->frag != FRAG_LATER && over(state_of(p->word));
 }
 
-/* Looks p's flow up. False: there is none, or p opens another in its place. */
-static __always_inline bool find(struct packet *p, struct flow_ref *ref)
+/* A SYN that comes by an alias opens nothing: its key is taken. */
+static __always_inline int by_alias(struct packet *p, int found)
 {
+	if (found != FIND_FLOW || likely(!reopens(p)))
+		return found;
+	p->leg = 0;
+	p->xlat = 0;
+	return REASON_NAT_CONFLICT;
+}
+
+/* Looks p's flow up. FIND_NONE: there is none, or p opens another in its place. */
+static __always_inline int find(struct packet *p, struct flow_ref *ref)
+{
+	bool translated = false;
 	__u32 side;
 
 	if (p->family == 4) {
@@ -32,8 +44,14 @@ static __always_inline bool find(struct packet *p, struct flow_ref *ref)
 		side = key_of4(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		f = find4(&key, hash4(&key));
 		if (!f)
-			return false;
+			return FIND_NONE;
+		if (have_nat && state_of(load(&f->core.word)) == FLOW_ALIAS)
+			return by_alias(p, follow4(p, ref, f, side));
 		refer4(ref, f, side, p);
+		if (have_nat && ref->leg->flags & LEG_XLAT) {
+			go_out4(p, f, side);
+			translated = true;
+		}
 	} else {
 		struct flow6_key key;
 		struct flow6 *f;
@@ -41,18 +59,30 @@ static __always_inline bool find(struct packet *p, struct flow_ref *ref)
 		side = key_of6(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		f = find6(&key, hash6(&key));
 		if (!f)
-			return false;
+			return FIND_NONE;
+		if (have_nat && state_of(load(&f->core.word)) == FLOW_ALIAS)
+			return by_alias(p, follow6(p, ref, f, side));
 		refer6(ref, f, side, p);
+		if (have_nat && ref->leg->flags & LEG_XLAT) {
+			go_out6(p, f, side);
+			translated = true;
+		}
+	}
+	if (have_nat && translated && !p->opener) {
+		p->leg = 0;
+		p->xlat = 0;
+		return REASON_NAT_UNTRANSLATED;
 	}
 	if (unlikely(reopens(p))) {
 		p->reopen = 1;
-		return false;
+		p->xlat = 0;
+		return FIND_NONE;
 	}
-	return true;
+	return FIND_FLOW;
 }
 
 /* Seldom used, so it need not stand in line. */
-static __noinline bool find_again(struct packet *p, struct flow_ref *ref)
+static __noinline int find_again(struct packet *p, struct flow_ref *ref)
 {
 	return find(p, ref);
 }
@@ -69,9 +99,6 @@ __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 		return REASON_ICMP_NO_REQUEST;
 	if (p->frag == FRAG_LATER)
 		return REASON_FRAGMENT_NO_FIRST;
-	reason = route(ctx, p, port);
-	if (reason)
-		return reason;
 	if (have_macs) {
 		void *data = (void *)(long)ctx->data;
 		__u8 mac[6];
@@ -84,6 +111,11 @@ __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 		if (identity)
 			context = *identity;
 	}
+	if (have_nat && !(port->flags & PORT_INLINE) && !is_group_address(p))
+		return open_by_nat(ctx, p, port, context);
+	reason = route(ctx, p, port);
+	if (reason)
+		return reason;
 	return open_flow(p, context);
 }
 
@@ -213,14 +245,21 @@ static __always_inline int decide(struct xdp_md *ctx, struct packet *p, struct p
 		reason = quoted_xdp(ctx, p);
 		if (reason)
 			return reason;
-		if (!find_again(p, &f))
-			return REASON_ICMP_NO_FLOW;
-	} else if (unlikely(!find(p, &f))) {
-		reason = miss(ctx, p, port);
-		if (reason)
+		reason = find_again(p, &f);
+		if (unlikely(reason))
+			return reason == FIND_NONE ? REASON_ICMP_NO_FLOW : reason;
+	} else {
+		reason = find(p, &f);
+		if (unlikely(reason == FIND_NONE)) {
+			reason = miss(ctx, p, port);
+			if (reason)
+				return reason;
+			reason = find_again(p, &f);
+			if (reason == FIND_NONE)
+				return REASON_FLOW_GONE;
+		}
+		if (unlikely(reason))
 			return reason;
-		if (!find_again(p, &f))
-			return REASON_FLOW_GONE;
 	}
 	return known(ctx, p, port, gw, &f, out);
 }

@@ -29,20 +29,22 @@ type NATStatus struct {
 
 // NATRuleStatus is a nat rule of the policy and what it does.
 type NATRuleStatus struct {
-	Name        string  `json:"name"`
-	Kind        string  `json:"kind"` // keep, masquerade, snat, dnat or prefix
-	Text        string  `json:"text"` // what it writes
-	File        string  `json:"file"`
-	Line        int     `json:"line"`
-	Flows       uint64  `json:"flows"`      // that it translates now
-	Opened      uint64  `json:"opened"`     // flows since the gateway's start, and what became of others:
-	Exhausted   uint64  `json:"exhausted"`  // no port was free
-	Conflicts   uint64  `json:"conflicts"`  // the translation was another flow's
-	PortsUsed   uint64  `json:"ports_used"` // of all its addresses
-	Fullest     float64 `json:"fullest"`    // share of the ports in use, 0 to 1, where it is largest
-	FullestOf   string  `json:"fullest_of"` // address and protocol of these, "" for none
-	Description string  `json:"description,omitempty"`
-	Owner       string  `json:"owner,omitempty"`
+	Name      string `json:"name"`
+	Kind      string `json:"kind"` // keep, masquerade, snat, dnat or prefix
+	Text      string `json:"text"` // what it writes
+	File      string `json:"file"`
+	Line      int    `json:"line"`
+	Flows     uint64 `json:"flows"`      // that it translates now
+	Opened    uint64 `json:"opened"`     // flows since the gateway's start, and what became of others:
+	Exhausted uint64 `json:"exhausted"`  // no port was free
+	Conflicts uint64 `json:"conflicts"`  // the translation was another flow's
+	PortsUsed uint64 `json:"ports_used"` // of all its addresses
+	// FullestPercent is the share of the ports that is in use where it is largest: of one address, protocol and
+	// quarter of the remote ends.
+	FullestPercent float64 `json:"fullest_percent"`
+	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
+	Description    string  `json:"description,omitempty"`
+	Owner          string  `json:"owner,omitempty"`
 }
 
 // NATAddressStatus is what masquerading writes for flows that leave by a port.
@@ -53,8 +55,8 @@ type NATAddressStatus struct {
 	IP6  netip.Addr `json:"ip6"`  // "" for none
 }
 
-// natNearlyFull is the share of an address's ports from which on people are warned.
-const natNearlyFull = 0.9
+// natNearlyFull is the share of an address's ports from which on people are warned, in percent.
+const natNearlyFull = 90
 
 // Of nat_ports (abi.h).
 const (
@@ -160,9 +162,9 @@ func (s *NATRuleStatus) addPorts(nat *flowtable.NAT, rule *bpf.XDPNatRule, bitma
 	for n := range int(block.Elements) {
 		used := natTaken(&bitmaps[int(rule.Ports)+n]) - (1<<16 - allowed)
 		s.PortsUsed += uint64(max(0, used))
-		if share := float64(used) / float64(allowed); share > s.Fullest {
+		if share := 100 * float64(used) / float64(allowed); share > s.FullestPercent {
 			address := n / natSlices / len(natClasses)
-			s.Fullest, s.FullestOf = share, natClasses[n/natSlices%len(natClasses)]
+			s.FullestPercent, s.FullestOf = share, natClasses[n/natSlices%len(natClasses)]
 			if at := natPoolAddress(rule, address); at.IsValid() {
 				s.FullestOf = at.String() + " " + s.FullestOf
 			}
@@ -207,9 +209,9 @@ func natPoolAddress(rule *bpf.XDPNatRule, n int) netip.Addr {
 // natNotes says which addresses will have no port left soon.
 func natNotes(rules []NATRuleStatus) (notes []string) {
 	for i := range rules {
-		if r := &rules[i]; r.Fullest > natNearlyFull {
+		if r := &rules[i]; r.FullestPercent > natNearlyFull {
 			notes = append(notes, fmt.Sprintf("nat rule %s: %.0f %% of the ports of an address are in use (%s): new flows will be refused (nat-exhausted): give it more addresses or ports",
-				r.Name, 100*r.Fullest, r.FullestOf))
+				r.Name, r.FullestPercent, r.FullestOf))
 		}
 	}
 	return notes

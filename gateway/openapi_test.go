@@ -452,7 +452,7 @@ func TestAPIDocumentNamesWords(t *testing.T) {
 		{"DiffSide", "what", []string{sideInForce, sideEntry, sideFiles}},
 		{"SetStatus", "type", []string{string(firewall.SetPrefix), string(firewall.SetPort), string(firewall.SetName), string(firewall.SetMAC)}},
 		{"SetEntry", "source", []string{setPolicy, setRuntime, setRemoved, setIdle}},
-		{"Difference", "kind", []string{firewall.KindZone, firewall.KindSet, firewall.KindWorkload, firewall.KindService, firewall.KindRule, firewall.KindTest}},
+		{"Difference", "kind", []string{firewall.KindZone, firewall.KindSet, firewall.KindWorkload, firewall.KindService, firewall.KindNAT, firewall.KindRule, firewall.KindTest}},
 		{"Difference", "how", []string{firewall.DiffAdded, firewall.DiffRemoved, firewall.DiffChanged, firewall.DiffMoved}},
 	} {
 		var listed []string
