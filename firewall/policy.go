@@ -26,11 +26,12 @@ type Policy struct {
 	Sets      []Set
 	Workloads []Workload
 	Services  []Service
+	NAT       []NATRule
 	Rules     []Rule
 	Tests     []Test
 	Warnings  Errors // what Load noticed and does not forbid
 
-	used map[string]bool // "set x", "workload x", "service x": named by a rule or test
+	used map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
 }
 
 // Zone is a part of the network, by the ports and VLANs that its frames arrive on.

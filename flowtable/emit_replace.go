@@ -41,7 +41,7 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 	if !ok || len(proto.Params) != 1 {
 		return nil, fmt.Errorf("emit %s: it is not a function of one parameter", classify.Name)
 	}
-	funcs, err := emitACL(a)
+	funcs, err := emitACL(a, classify.Name)
 	if err != nil {
 		return nil, fmt.Errorf("emit %s: %w", classify.Name, err)
 	}
@@ -69,24 +69,32 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 	return insns, nil
 }
 
-// ReplaceClassifier puts a in the place of the function `classify` of a program that holds it, as
-// loaded from the object or with another pipe in it, and takes out functions that nothing calls any
-// more. The spec's other programs are not touched. Errors: a program without classify or without type
-// information, and those of Instructions.
-//
-// Generated functions call each other two deep below classify, audit included; of the eight frames
-// that the kernel allows, classify itself may therefore be at most the sixth.
+// ReplaceClassifier puts a in the place of the function `classify` of a program: see ReplacePipe.
 func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
-	at, fn, err := functionOf(spec, emitClassifyName)
+	return ReplacePipe(spec, emitClassifyName, a)
+}
+
+// ReplacePipe puts a in the place of a function of a program that holds it, as loaded from the object or
+// with another pipe in it, and takes out functions that nothing calls any more. The function is global
+// and takes and returns what classify does (Instructions). The spec's other programs are not touched.
+// Errors: a program without that function or without type information, and those of Instructions.
+//
+// A program may hold several pipes in functions of different names: all but their audit, in_set4 and in_set6
+// are their own. Those of their large sets then share the maps, and are numbered by CompileACLAfter.
+//
+// Generated functions call each other two deep below the function, audit included; of the eight frames
+// that the kernel allows, it may therefore be at most the sixth.
+func ReplacePipe(spec *ebpf.ProgramSpec, function string, a *ACL) error {
+	at, fn, err := functionOf(spec, function)
 	if err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return fmt.Errorf("replace %s of program %s: %w", function, spec.Name, err)
 	}
 	generated, err := a.instructions(fn, spec.Instructions[at].Source())
 	if err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return fmt.Errorf("replace %s of program %s: %w", function, spec.Name, err)
 	}
 	if err := replaceAt(spec, at, generated); err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return fmt.Errorf("replace %s of program %s: %w", function, spec.Name, err)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ const (
 	legScaleSeen = 0x10
 	legFIN       = 0x20
 	legWindow    = 0x40
+	legXlat      = 0x80
 )
 
 // Zones with a fixed meaning (abi.h: ZONE_*).

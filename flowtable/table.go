@@ -42,6 +42,8 @@ type Table struct {
 	overflow6    map[bpf.XDPFlow6Key]*bpf.XDPFlow6
 	marked       []mark // of the scan under way, kept for its capacity
 	schedule     schedule
+	natLayout    uint32
+	natPorts     natPorts
 }
 
 // NewTable makes an empty table on the heap.
@@ -145,8 +147,11 @@ func entry6(f *bpf.XDPFlow6, id FlowID) entry {
 func (e *entry) word() uint64 { return atomic.LoadUint64(&e.core.Word) }
 
 // opener returns the index of the opener's leg.
-func (e *entry) opener() uint8 {
-	if e.word()&WordHiOpened != 0 {
+func (e *entry) opener() uint8 { return openerOf(e.word()) }
+
+// openerOf returns the index of the opener's leg of a flow with this word.
+func openerOf(word uint64) uint8 {
+	if word&WordHiOpened != 0 {
 		return 1
 	}
 	return 0
@@ -169,14 +174,23 @@ func (t *Table) at(family uint8, group uint32, slot uint8) entry {
 	return entry6(&t.groups6[group].Slot[slot], id)
 }
 
-func (t *Table) candidates(k *flowKey) candidates {
+// hash returns the table's hash of a key.
+func (t *Table) hash(k *flowKey) uint32 {
 	if k.family == 4 {
-		return candidatesOf(hash4(&k.v4, t.cfg.Seed), t.mask4, t.cfg.StripeBits)
+		return hash4(&k.v4, t.cfg.Seed)
 	}
-	return candidatesOf(hash6(&k.v6, t.cfg.Seed), t.mask6, t.cfg.StripeBits)
+	return hash6(&k.v6, t.cfg.Seed)
 }
 
-// find returns the flow with the key. The overflow is asked last, and only while it holds something.
+func (t *Table) candidates(k *flowKey) candidates {
+	if k.family == 4 {
+		return candidatesOf(t.hash(k), t.mask4, t.cfg.StripeBits)
+	}
+	return candidatesOf(t.hash(k), t.mask6, t.cfg.StripeBits)
+}
+
+// find returns the entry with the key: a flow or an alias. The overflow is asked last, and only while it
+// holds something.
 func (t *Table) find(k *flowKey) (entry, bool) {
 	c := t.candidates(k)
 	if k.family == 4 {
