@@ -37,10 +37,11 @@ const (
 
 // scenario is one way through the packet path.
 type scenario struct {
-	name  string
-	limit float64 // ns over empty, 0 = none is set
-	flows int     // connections that must be established
-	conn  func(i int) conn
+	name      string
+	limit     float64 // ns over empty, 0 = none is set
+	limitOver float64 // ns over ipv4-hit, likewise
+	flows     int     // connections that must be established
+	conn      func(i int) conn
 	// frame of round i; c is the connection of that round
 	spec   func(i int, c conn, rig *rig) frameSpec
 	rounds int // packets in one measurement
@@ -599,15 +600,15 @@ func (r *rig) clearTranslated(port uint16) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	held := r.plane.NATPorts()
-	defer held.Release()
+	held, done := r.plane.NATPorts()
+	defer done()
 	table.SetNATPorts(held.Layout, held.Bitmaps)
 	grace := func() {
 		if graceErr := dataplane.Grace(); graceErr != nil {
 			err = graceErr
 		}
 	}
-	gone := table.Kill(func(f *flowtable.Flow) bool { return f.DestPort == port }, grace, func(*flowtable.Flow) {})
+	gone := table.Kill(func(f *flowtable.Flow) bool { return f.Tuple.DstPort == port }, grace, func(*flowtable.Flow) {})
 	return int64(gone), err
 }
 
