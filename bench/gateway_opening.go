@@ -38,7 +38,7 @@ func softdpuMasquerade() *contestant {
 
 // kernelMasquerade does the same by nftables.
 func kernelMasquerade() *contestant {
-	c := kernel("kernel-nft-masquerade", nftRules(10, "")+"table ip masquerade {\n  chain out {\n    type nat hook postrouting priority srcnat;\n    oifname \"wan\" masquerade\n  }\n}\n")
+	c := kernel("kernel-nft-masquerade", nftRules(10, "")+"table ip bench_nat {\n  chain out {\n    type nat hook postrouting priority srcnat;\n    oifname \"wan\" masquerade\n  }\n}\n")
 	c.opens = true
 	return c
 }
