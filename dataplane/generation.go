@@ -239,6 +239,11 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 	if nat != nil {
 		maps.Copy(shared, nat.maps)
 	}
+	if !p.nat.may && g.NAT == nil {
+		if err := withoutNAT(spec); err != nil {
+			return nil, err
+		}
+	}
 	macs := spec.Maps[bpf.XDPMapMacs]
 	macs.MaxEntries = uint32(max(1, len(g.MACs)))
 	macs.Contents = nil
