@@ -233,11 +233,8 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 	if err := p.setWorks(spec, g); err != nil {
 		return nil, err
 	}
-	if err := p.setNAT(spec, g); err != nil {
+	if err := p.setNAT(spec, g, nat, shared, xdp, guard); err != nil {
 		return nil, err
-	}
-	if nat != nil {
-		maps.Copy(shared, nat.maps)
 	}
 	macs := spec.Maps[bpf.XDPMapMacs]
 	macs.MaxEntries = uint32(max(1, len(g.MACs)))
