@@ -15,8 +15,6 @@ const (
 	natSlices  = 4          // of the remote ends
 	natTries   = 8          // ports that are tried for one flow
 	natSpread  = 40503      // from one try's start to the next
-
-	natHairpin = 0x01 // flag of a rule (abi.h: NAT_HAIRPIN)
 )
 
 // natClass returns the class of a protocol whose source port, or identifier, can be chosen.

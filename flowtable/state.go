@@ -29,6 +29,13 @@ const (
 	legXlat      = 0x80
 )
 
+// What of a packet is translated (abi.h: XLAT_*).
+const (
+	XlatSource      = 0x01 // source address or port
+	XlatDestination = 0x02 // destination address or port
+	XlatReply       = 0x04 // it was found by the alias of its flow
+)
+
 // Zones with a fixed meaning (abi.h: ZONE_*).
 const (
 	ZoneNone  = 0
