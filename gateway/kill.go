@@ -30,6 +30,7 @@ func (a *ageing) kill(choose func(*flowtable.Flow) bool, reason string) (int, er
 	l := a.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.useNATPorts()()
 	now := dataplane.NowTick()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
