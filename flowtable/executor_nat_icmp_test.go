@@ -13,14 +13,12 @@ import (
 // protocol, cut short or not, from either side.
 func TestErrorsAboutTranslatedFlows(t *testing.T) {
 	type dir struct {
-		port         uint8 // by which the error leaves
-		ifindex      uint32
-		router       net.IP
-		about        []byte // as the router saw it
-		original     []byte // as its sender sent it
-		as           net.IP // whose the error seems to be: the router's own if only one end is translated
-		opener       side
-		sport, dport uint16
+		port     uint8 // by which the error leaves
+		ifindex  uint32
+		router   net.IP
+		about    []byte // as the router saw it
+		original []byte // as its sender sent it
+		as       net.IP // whose the error seems to be: the router's own if only its receiver is translated
 	}
 	router4, router6 := net.IP{10, 2, 9, 9}, net.ParseIP("fd10:2::9")
 	host4 := net.IP{10, 1, 0, 99}

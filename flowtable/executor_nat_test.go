@@ -442,6 +442,45 @@ func TestReopenedTranslation(t *testing.T) {
 	r.passes(lanIf, side{lanIf, neighbour, server4}.tcp(t, 5000, 443, seg{flags: syn, seq: 9}), 2, end{outer4, 5000}, end{server4, 443})
 }
 
+func TestTranslationNoAllocs(t *testing.T) {
+	r := natRig(t, masquerade(4, zoneLAN, zoneWAN, 1024, 65535), masquerade(6, zoneLAN, zoneWAN, 1024, 65535),
+		forward(public4, 6, 80, natHairpin, natServer(inner4, 8080), natServer(neighbour, 8080)))
+	udp := right(fromClient4.udp(t, 5000, 53, 100))
+	back := side{wanIf, server4, outer4}
+	ins := []struct {
+		packetIn
+		route Route
+	}{
+		{packetIn{lanIf, udp}, Route{Nexthop: hopWAN}},
+		{packetIn{wanIf, right(back.udp(t, 53, 5000, 100))}, Route{Nexthop: hopLAN}},
+		{packetIn{lanIf, right(side{lanIf, neighbour, server4}.udp(t, 5000, 53, 100))}, Route{Nexthop: hopWAN}},
+		{packetIn{lanIf, cutUp(t, udp, 16)[0]}, Route{Nexthop: hopWAN}},
+		{packetIn{lanIf, cutUp(t, udp, 16)[1]}, Route{Nexthop: hopWAN}},
+		{packetIn{wanIf, right(side{wanIf, net.IP{10, 2, 9, 9}, outer4}.icmpError(t, 3, 1, right(side{wanIf, outer4, server4}.udp(t, 5000, 53, 9))))}, Route{Nexthop: hopLAN}},
+		{packetIn{lanIf, patch(udp, 22, 1)}, Route{Nexthop: hopWAN}},
+		{packetIn{lanIf, right(fromClient6.echo(t, true, 9))}, Route{Nexthop: hopTagged}},
+		{packetIn{lanIf, right(side{lanIf, client4, public4}.tcp(t, 3000, 80, seg{flags: syn, seq: 7}))}, Route{Nexthop: hopLAN}},
+		{packetIn{lanIf, right(side{lanIf, client4, public4}.tcp(t, 3000, 80, seg{flags: rst, seq: 8}))}, Route{Nexthop: hopLAN}},
+		{packetIn{wanIf, right(back.udp(t, 9, 9, 9))}, Route{Nexthop: hopPending}},
+	}
+	var buf [512]byte
+	now := r.now
+	if n := testing.AllocsPerRun(200, func() {
+		now += second / 10
+		for i := range ins {
+			f := buf[:copy(buf[:], ins[i].frame)]
+			r.Routed(now, ins[i].ifindex, f, false)
+			r.Process(now, ins[i].ifindex, f, ins[i].route, r.answer[:])
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a round", n)
+	}
+	if c := r.Counters.NAT; c[1].Flows < 2 || c[2].Flows == 0 && r.Counters.Reasons[bpf.XDPReasonREASON_NAT_NO_ADDRESS].Packets == 0 || c[3].Flows < 2 ||
+		r.Counters.Rules[ruleICMPErrors].Packets == 0 || r.Counters.Reasons[bpf.XDPReasonREASON_TTL_EXPIRED].Packets == 0 {
+		t.Errorf("the packets took other paths: %+v, %+v", c, r.Counters.Reasons)
+	}
+}
+
 // A table without a place refuses the flow, and nothing of its translation stays.
 func TestTranslationInAFullTable(t *testing.T) {
 	r := natRig(t, masquerade(4, zoneLAN, zoneWAN, 1024, 65535))
