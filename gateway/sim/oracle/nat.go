@@ -108,6 +108,11 @@ func (o *Oracle) masquerade(h hop, is4 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// device reports whether masquerading may write an address.
+func (o *Oracle) device(a netip.Addr) bool {
+	return slices.ContainsFunc(o.world.Devices, func(d Device) bool { return d.IP4 == a || d.IP6 == a })
+}
+
 // made reports whether the executor opened a flow that is translated. One that it refused to open again is
 // still there.
 func (c *Choice) made() bool { return c != nil && c.Made && !strings.HasPrefix(c.Reason, "nat-") }
