@@ -241,6 +241,11 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 			shared[name], spec.Maps[name].MaxEntries = m, m.MaxEntries()
 		}
 	}
+	if !p.nat.may && g.NAT == nil {
+		if err := withoutNAT(spec); err != nil {
+			return nil, err
+		}
+	}
 	macs := spec.Maps[bpf.XDPMapMacs]
 	macs.MaxEntries = uint32(max(1, len(g.MACs)))
 	macs.Contents = nil
