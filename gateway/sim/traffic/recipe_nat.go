@@ -36,12 +36,14 @@ var natRecipes = []recipe{
 	}},
 	{name: "nat-to-host", weight: 1, reasons: []string{"nat-to-host"}, plan: func(s *Stream, p *plan) {
 		for _, r := range s.policy.Parsed.NAT {
-			if len(r.Servers) != 1 || !s.own(r.Servers[0].Address) || !chance(s.r, 2) {
+			if len(r.Servers) != 1 || !s.own(r.Servers[0].Address) {
 				continue
 			}
-			t, ok := s.draw(s.policy.Parsed, &firewall.Rule{From: r.From, To: r.To, Services: r.Services})
-			if ok && s.segmentAt(t.a.port, t.a.vlan).peer == -1 {
-				p.add(t.a.port, s.opening(&t, 8))
+			for range 4 {
+				t, ok := s.draw(s.policy.Parsed, &firewall.Rule{From: r.From, To: r.To, Services: r.Services})
+				if ok && s.segmentAt(t.a.port, t.a.vlan).peer == -1 {
+					p.add(t.a.port, s.opening(&t, 8))
+				}
 			}
 		}
 	}},
