@@ -26,6 +26,16 @@ func TestLoad(t *testing.T) {
 			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
 		})
 	})
+	t.Run("translating", func(t *testing.T) { load(t, map[string]any{XDPVarHaveNat: uint8(1)}) })
+	t.Run("translating, simulated", func(t *testing.T) {
+		load(t, map[string]any{XDPVarHaveNat: uint8(1), XDPVarSimulate: uint8(1)})
+	})
+	t.Run("translating, with workers, capturing everything", func(t *testing.T) {
+		load(t, map[string]any{
+			XDPVarHaveNat: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
+			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
+		})
+	})
 	t.Run("with workers, simulated", func(t *testing.T) {
 		load(t, map[string]any{XDPVarHaveWorkers: uint8(1), XDPVarSimulate: uint8(1)})
 	})

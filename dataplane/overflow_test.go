@@ -95,3 +95,59 @@ func TestKillOverflow(t *testing.T) {
 		t.Errorf("%d and %d flows are listed (%v)", len(left4), len(left6), err)
 	}
 }
+
+// An alias beside the groups goes once its flow is neither there nor in them.
+func TestAgeOverflowedAliases(t *testing.T) {
+	p := openPlane(t, Options{})
+	const now, young = 10_000, 9_500
+	const legXlat = 0x80 // LEG_XLAT of abi.h
+	// The flow from 1 to 9 leaves as from 5; words of alias4 and flow4 are at the same places.
+	flow := func(from, outer uint32) bpf.XDPFlow4 {
+		f := bpf.XDPFlow4{Key: bpf.XDPFlow4Key{Lo: from, Hi: 9, Proto: 17}, Xlat: [2]uint32{outer, 9}}
+		f.Core.Word = uint64(bpf.XDPFlowStateFLOW_REPLIED)
+		f.Leg[0].Flags, f.Leg[1].Flags = legXlat, legXlat
+		return f
+	}
+	alias := func(from, outer, created uint32) bpf.XDPAlias4 {
+		return bpf.XDPAlias4{
+			Key: bpf.XDPFlow4Key{Lo: outer, Hi: 9, Proto: 17}, Word: uint64(bpf.XDPFlowStateFLOW_ALIAS),
+			Target: bpf.XDPFlow4Key{Lo: from, Hi: 9, Proto: 17}, Created: created, Ports: 0xffffffff,
+		}
+	}
+	put := func(key *bpf.XDPFlow4Key, value any) {
+		t.Helper()
+		if err := p.maps[bpf.XDPMapOverflow4].Put(key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beside := flow(1, 5)
+	put(&beside.Key, &beside)
+	for _, a := range []bpf.XDPAlias4{
+		alias(1, 5, 0),     // its flow is beside the groups too
+		alias(2, 6, 0),     // it has none any more
+		alias(3, 7, young), // its flow may be under way
+		alias(1, 8, 0),     // the flow has another alias
+	} {
+		put(&a.Key, &a)
+	}
+	gw := p.Flows().Gateway
+	gw.Flows, gw.Aliases, gw.Overflow4 = 5, 4, 5
+	n, err := p.AgeOverflow(now, &flowtable.Timeouts{}, func(f *bpf.XDPFlow4) { t.Errorf("freed %+v", f) }, nil)
+	if err != nil || n != 0 {
+		t.Errorf("%d freed, %v", n, err)
+	}
+	left, _, err := p.Overflow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[uint32]bool)
+	for i := range left {
+		got[left[i].Key.Lo] = true
+	}
+	if len(left) != 3 || !got[1] || !got[5] || !got[7] {
+		t.Errorf("left are %v, want 1, 5 and 7", got)
+	}
+	if gw.Flows != 3 || gw.Aliases != 2 || gw.Overflow4 != 3 {
+		t.Errorf("left are %d entries, %d of them aliases, %d overflowed; want 3, 2, 3", gw.Flows, gw.Aliases, gw.Overflow4)
+	}
+}
