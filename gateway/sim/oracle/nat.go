@@ -86,6 +86,15 @@ func (o *Oracle) sourceRule(op Opening) *firewall.NATRule {
 	return nil
 }
 
+// Rules returns the nat rules that an opening packet between routed zones meets; nil where none translates it.
+func (o *Oracle) Rules(op Opening) (source, destination *firewall.NATRule) {
+	destination = o.destinationRule(op)
+	if source = o.sourceRule(op); source != nil && source.Kind == firewall.NATKeep {
+		source = nil
+	}
+	return source, destination
+}
+
 // asks reports whether a nat rule is about an opening packet.
 func (o *Oracle) asks(r *firewall.NATRule, op Opening) bool {
 	return o.selects(&r.From, op.From, op.Src, &op.MAC) && o.selects(&r.To, op.To, op.Dst, nil) &&

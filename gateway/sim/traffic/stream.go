@@ -87,7 +87,7 @@ func NewStream(seed uint64, opts Options) (*Stream, error) {
 		now: time.Hour, choose: opts.Choose,
 	}
 	known := recipes
-	if s.translates = opts.Choose != nil && routed(l) && !chance(r, 4); s.translates {
+	if s.translates = opts.Choose != nil && routed(l); s.translates {
 		known = slices.Concat(recipes, natRecipes)
 	}
 	for _, c := range known {
