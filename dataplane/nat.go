@@ -180,16 +180,26 @@ func (n *natTables) close() {
 	n.ports.mem.close()
 }
 
-// setNAT prepares a spec for what a generation translates. Programs without translation have nothing of it.
-func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation) error {
+// setNAT prepares a spec for what a generation translates, and adds its tables to the maps that its programs
+// share with others. Programs that never meet a translated flow have nothing of it.
+func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables, shared map[string]*ebpf.Map) error {
+	have := p.nat.may || g.NAT != nil
+	if nat != nil {
+		for name, m := range nat.maps {
+			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
+		}
+	}
 	for name, value := range map[string]any{
-		bpf.XDPVarHaveNat: boolByte(p.nat.may || g.NAT != nil), bpf.XDPVarNatLayout: g.Epoch,
+		bpf.XDPVarHaveNat: boolByte(have), bpf.XDPVarNatLayout: g.Epoch,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set constant %s: %w", name, err)
 		}
 	}
-	return nil
+	if have {
+		return nil
+	}
+	return withoutNAT(spec)
 }
 
 // pipes are the ACLs of a generation by the functions that they replace, in the order in which their set

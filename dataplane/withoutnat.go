@@ -33,17 +33,20 @@ func withoutNAT(spec *ebpf.CollectionSpec) error {
 }
 
 // foldZero has instructions know that a constant of one byte is 0. A reading is a load of its address and one
-// through that, into the same register: what is left of it is a register set to 0, and a jump to the next
-// instruction, which the kernel takes out. Readings of another form stay.
+// through that; a register set to 0 is left of it, and where both use the same a jump to the next instruction,
+// which the kernel takes out. It would refuse a program that used the address once more.
 func foldZero(insns asm.Instructions, of *ebpf.VariableSpec) {
 	for i := range len(insns) - 1 {
 		at, read := &insns[i], &insns[i+1]
-		if !readsConstant(at, of) || read.OpCode != asm.LoadMemOp(asm.Byte) || read.Src != at.Dst || read.Dst != at.Dst || read.Offset != 0 ||
-			read.Symbol() != "" {
+		if !readsConstant(at, of) || read.OpCode != asm.LoadMemOp(asm.Byte) || read.Src != at.Dst || read.Offset != 0 || read.Symbol() != "" {
 			continue
 		}
+		zero := asm.Mov.Imm(read.Dst, 0)
+		if read.Dst == at.Dst {
+			zero = asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
+		}
+		insns[i+1] = zero.WithSource(read.Source())
 		insns[i] = asm.LoadImm(at.Dst, 0, asm.DWord).WithSymbol(at.Symbol()).WithSource(at.Source())
-		insns[i+1] = asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}.WithSource(read.Source())
 	}
 }
 

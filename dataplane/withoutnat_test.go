@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -83,7 +84,8 @@ func TestWithoutNATLoaded(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range insns {
-			if slices.Contains(natSources, fileOf(insns[i].Source())) {
+			// the compiler may let one of its moves begin a line that it does not belong to
+			if slices.Contains(natSources, fileOf(insns[i].Source())) && insns[i].OpCode != asm.Mov.Reg(0, 0).OpCode {
 				n++
 			}
 		}

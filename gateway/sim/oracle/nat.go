@@ -36,6 +36,9 @@ func (o *Oracle) destinationRule(op Opening) *firewall.NATRule {
 	if r := o.world.Route(op.Dst); r != nil && r.Kind == RouteHost {
 		op.To = firewall.NameHost
 	}
+	if o.dhcp(op) || !o.world.Management.Override && o.managed(op) {
+		return nil // not to be cut off
+	}
 	for i := range o.policy.NAT {
 		r := &o.policy.NAT[i]
 		switch r.Kind {
