@@ -45,10 +45,11 @@ type work struct {
 	pass    uint8 // 1 + pass cause
 	stages  uint8 // of its leg
 
-	translated                  bool  // by its flow or a destination rule: it is not for the host
-	xlat                        uint8 // XLAT_*: what of it changes
-	out                         Tuple // as it leaves; valid iff xlat is not 0
-	sourceRule, destinationRule uint32
+	translated                  bool                                 // by its flow or a destination rule: it is not for the host
+	xlat                        uint8                                // XLAT_*: what of it changes
+	out                         Tuple                                // as it leaves; valid iff xlat is not 0
+	sourceRule, destinationRule uint32                               // nat rules that translate it; of NAT_KEEP: none
+	kept                        struct{ source, destination uint32 } // nat rules that say NAT_KEEP
 }
 
 func (w *work) inline() bool { return w.port.Flags&PortInline != 0 }
@@ -176,8 +177,7 @@ func (e *Executor) find(w *work, k *flowKey) (known bool, reason bpf.XDPReason) 
 		return false, bpf.XDPReasonREASON_NAT_UNTRANSLATED
 	}
 	w.flow = f
-	if isOver(stateOf(f.word())) && !w.failed &&
-		e.p.Proto == packet.ProtoTCP && e.p.Piece != packet.Later && isSYN(&e.p.TCP) {
+	if e.reopens(w, &f) {
 		w.reopen = true
 		return false, reasonNone
 	}
@@ -186,6 +186,12 @@ func (e *Executor) find(w *work, k *flowKey) (known bool, reason bpf.XDPReason) 
 	}
 	e.meet(w, k.sender)
 	return true, reasonNone
+}
+
+// reopens reports whether the packet is a SYN on a flow that is over.
+func (e *Executor) reopens(w *work, f *entry) bool {
+	return isOver(stateOf(f.word())) && !w.failed &&
+		e.p.Proto == packet.ProtoTCP && e.p.Piece != packet.Later && isSYN(&e.p.TCP)
 }
 
 // meet notes which end of the flow the packet comes from.
@@ -268,13 +274,15 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 	for i := range left {
 		e.Counters.credit(&left[i])
 	}
+	switch {
+	case made && ok:
+		e.opened(&a)
+	case made:
+		e.cfg.Table.cancelAlias(&a)
+	}
 	if !ok {
-		if made {
-			e.cfg.Table.cancelAlias(&a)
-		}
 		return bpf.XDPReasonREASON_FLOW_TABLE_FULL
 	}
-	e.opened(w)
 	e.meet(w, k.sender)
 	return reasonNone
 }

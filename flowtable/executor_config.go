@@ -131,18 +131,21 @@ func (e *Executor) Publish(epoch uint32, c Classifier, rules int) {
 func (e *Executor) SetStages(s Stages) { e.cfg.Stages = s }
 
 // SetNAT has flows that are opened from here on translated by other rules, nil: by none. Those that there
-// are keep their translation. Every port is free again in the new rules' blocks: that one is in use shows
-// when it is tried. Counters of nat rules begin anew. Call it before Publish.
+// are keep their translation, and their ports are taken in the new rules' blocks. Counters of nat rules
+// begin anew. Call it before Publish.
 func (e *Executor) SetNAT(n *NAT) {
 	e.cfg.NAT = n
-	e.layout++
-	if n == nil {
-		e.Counters.NAT = nil
-		e.cfg.Table.SetNATPorts(e.layout, nil)
-		return
+	var bitmaps []bpf.XDPNatBitmap
+	e.Counters.NAT = nil
+	if n != nil {
+		bitmaps = n.NewBitmaps()
+		e.Counters.NAT = make([]bpf.XDPNatCounter, len(n.Rules))
 	}
-	e.Counters.NAT = make([]bpf.XDPNatCounter, len(n.Rules))
-	e.cfg.Table.SetNATPorts(e.layout, n.NewBitmaps())
+	if t := e.cfg.Table; !t.mapped() { // else it is the plane that numbers them
+		e.layout++
+		t.SetNATPorts(e.layout, bitmaps)
+		t.RebuildNATPorts(e.layout, n, bitmaps)
+	}
 }
 
 // Table returns the flow table.
@@ -187,8 +190,8 @@ type Result struct {
 	Flow     FlowID        // valid iff Leg is not 0
 	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer; or Pass and Xlat is not 0: what the kernel gets
 
-	Xlat            uint8  // XLAT_*: what of the packet is translated, or would be had it not been refused
+	Xlat            uint8  // XLAT_*: what of the packet is translated; 0 if it is refused
 	Outer           Tuple  // with which it leaves, in the packet's direction; valid iff Xlat is not 0
-	SourceRule      uint32 // nat rule that matched when this packet opened its flow; 0 = none
-	DestinationRule uint32 // likewise
+	SourceRule      uint32 // nat rule for the source of the flow that this packet opened or would have; 0 = none
+	DestinationRule uint32 // likewise, for its destination
 }

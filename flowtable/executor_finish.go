@@ -10,11 +10,14 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 	r := Result{
 		Reason: reason, Rule: w.rule, Action: w.action,
 		From: w.zone, To: w.to, Nexthop: w.nexthop,
-		Xlat: w.xlat, Outer: w.out, SourceRule: w.sourceRule, DestinationRule: w.destinationRule,
+		SourceRule: w.sourceRule | w.kept.source, DestinationRule: w.destinationRule | w.kept.destination,
 	}
 	if w.known {
 		r.Leg, r.Word, r.Flow = 1+w.side, w.flow.word(), w.flow.id
 		r.Flow.Generation = uint32(r.Word >> WordGenerationBit)
+	}
+	if reason == reasonNone {
+		r.Xlat, r.Outer = w.xlat, w.out
 	}
 	if reason == reasonNone && w.pass == 0 {
 		if frame, ok := e.send(w); ok {
@@ -23,7 +26,7 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 			return r
 		}
 		reason = bpf.XDPReasonREASON_INTERNAL
-		r.Reason = reason
+		r.Reason, r.Xlat = reason, 0
 	}
 	if reason == reasonNone {
 		if w.xlat != 0 {

@@ -36,13 +36,13 @@ func (w *work) translate(out *Tuple, how uint8) {
 }
 
 // findTranslated meets the flow whose alias a packet has found: it is a reply. Known is false if the alias
-// is no longer that of a flow.
+// is no longer that of a flow. A SYN that would open a connection anew cannot: its key is the alias's.
 func (e *Executor) findTranslated(w *work, of entry, sender uint8) (known bool, reason bpf.XDPReason) {
 	flow, ok := e.cfg.Table.follow(of, &w.tuple)
 	if !ok {
 		return false, reasonNone
 	}
-	if of.opener() == sender {
+	if of.opener() == sender || e.reopens(w, &flow) {
 		return false, bpf.XDPReasonREASON_NAT_CONFLICT
 	}
 	w.flow, w.translated = flow, true
@@ -97,8 +97,8 @@ func (e *Executor) foresee(w *work) {
 	}
 }
 
-// ask asks a list of nat rules about the packet that opens a flow. It returns the rule that matched, if there
-// is one that concerns packets of this family.
+// ask asks a list of nat rules about the packet that opens a flow. It returns the rule that matched, nil: none
+// that concerns packets of this family.
 func (e *Executor) ask(list *ACL, w *work, to uint8) (id uint32, rule *bpf.XDPNatRule) {
 	if list == nil {
 		return 0, nil
@@ -109,7 +109,10 @@ func (e *Executor) ask(list *ACL, w *work, to uint8) (id uint32, rule *bpf.XDPNa
 		return 0, nil
 	}
 	rule = &e.cfg.NAT.Rules[id]
-	if rule.Family != 0 && rule.Family != w.tuple.Family {
+	switch kind := bpf.XDPNatKind(rule.Kind); {
+	case kind == bpf.XDPNatKindNAT_NONE:
+		return 0, nil
+	case kind != bpf.XDPNatKindNAT_KEEP && rule.Family != w.tuple.Family:
 		return 0, nil
 	}
 	return id, rule
@@ -118,7 +121,7 @@ func (e *Executor) ask(list *ACL, w *work, to uint8) (id uint32, rule *bpf.XDPNa
 // natDestination asks the destination rules about the packet that opens a flow.
 func (e *Executor) natDestination(w *work) bpf.XDPReason {
 	n := e.cfg.NAT
-	if n == nil || w.inline() {
+	if n == nil || w.inline() || isGroup(w.tuple.Family, &w.tuple.Dst) {
 		return reasonNone
 	}
 	to := uint8(ZoneNone)
@@ -131,9 +134,6 @@ func (e *Executor) natDestination(w *work) bpf.XDPReason {
 	}
 	out, ok := w.tuple, true
 	switch bpf.XDPNatKind(rule.Kind) {
-	case bpf.XDPNatKindNAT_KEEP:
-		w.destinationRule = id
-		return reasonNone
 	case bpf.XDPNatKindNAT_DESTINATION:
 		server := e.server(rule, &w.tuple)
 		if server == nil {
@@ -146,12 +146,13 @@ func (e *Executor) natDestination(w *work) bpf.XDPReason {
 	case bpf.XDPNatKindNAT_PREFIX_DESTINATION:
 		ok = putPrefix(rule, &out.Dst)
 	default:
+		w.kept.destination = id
 		return reasonNone
 	}
 	w.destinationRule, w.translated = id, true
 	w.translate(&out, 0)
 	if !ok {
-		return e.conflict(w)
+		return e.conflict(0, id)
 	}
 	return reasonNone
 }
@@ -191,38 +192,41 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 
 	out, number, chooses, ok := *w.leaving(), uint32(0), false, true
 	switch kind {
-	case bpf.XDPNatKindNAT_KEEP:
 	case bpf.XDPNatKindNAT_MASQUERADE:
+		if out.Src, ok = e.deviceAddress(w); !ok {
+			w.sourceRule = id
+			return a, false, bpf.XDPReasonREASON_NAT_NO_ADDRESS
+		}
 		chooses = true
-		out.Src, ok = e.deviceAddress(w)
 	case bpf.XDPNatKindNAT_SOURCE:
-		chooses = true
 		out.Src, number = e.poolAddress(rule, &w.tuple)
+		chooses = true
 	case bpf.XDPNatKindNAT_PREFIX_SOURCE:
 		ok = putPrefix(rule, &out.Src)
 	default:
-		id = 0
+		w.kept.source, id = id, 0
 	}
 	w.sourceRule = id
-	switch w.translate(&out, 0); {
-	case !ok && kind == bpf.XDPNatKindNAT_MASQUERADE:
-		return a, false, bpf.XDPReasonREASON_NAT_NO_ADDRESS
+	w.translate(&out, 0)
+	switch {
 	case !ok, out.Src == out.Dst:
-		return a, false, e.conflict(w)
+		return a, false, e.conflict(id, w.destinationRule)
+	case w.xlat == 0:
+		return a, false, reasonNone
 	}
 	a = aliasOpening{
 		outer: &w.out, target: k, ports: natNoPorts,
-		sourceRule: w.sourceRule, destinationRule: w.destinationRule, now: w.tick,
+		sourceRule: id, destinationRule: w.destinationRule, now: w.tick,
 	}
 	if chooses {
 		a.ports, chooses = e.cfg.Table.natElement(rule.Ports, number, &out)
 	}
 	if chooses {
-		made, reason = e.aliasWithPort(w, &a)
+		reason = e.aliasWithPort(w, &a)
 	} else {
-		made, reason = e.alias(w, &a)
+		reason = e.alias(&a)
 	}
-	return a, made, reason
+	return a, reason == reasonNone, reason
 }
 
 // deviceAddress returns the address of the device by which the packet leaves.

@@ -2,24 +2,20 @@ package flowtable
 
 import "github.com/softdpu/softdpu/bpf"
 
-// alias makes the alias of the flow that a packet opens, whose outer tuple a names. A flow that keeps its
-// tuple has none.
-func (e *Executor) alias(w *work, a *aliasOpening) (made bool, reason bpf.XDPReason) {
-	if w.xlat == 0 {
-		return false, reasonNone
-	}
+// alias makes the alias of the flow that a packet opens, whose outer tuple a names.
+func (e *Executor) alias(a *aliasOpening) bpf.XDPReason {
 	switch e.createAlias(a) {
 	case aliasMade, aliasOwn:
-		return true, reasonNone
+		return reasonNone
 	case aliasFull:
-		return false, bpf.XDPReasonREASON_FLOW_TABLE_FULL
+		return bpf.XDPReasonREASON_FLOW_TABLE_FULL
 	}
-	return false, e.conflict(w)
+	return e.conflict(a.sourceRule, a.destinationRule)
 }
 
 // aliasWithPort is alias of a flow whose source port, or identifier, is chosen among those of a.ports. Of
 // the tries the first is for the port that it has.
-func (e *Executor) aliasWithPort(w *work, a *aliasOpening) (made bool, reason bpf.XDPReason) {
+func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
 	t := e.cfg.Table
 	out, h := w.out, t.hash(a.target)
 	for i := range uint32(natTries) {
@@ -35,22 +31,18 @@ func (e *Executor) aliasWithPort(w *work, a *aliasOpening) (made bool, reason bp
 		}
 		out.SrcPort = port
 		w.translate(&out, 0)
-		if w.xlat == 0 {
-			t.natPorts.give(a.ports, port)
-			return false, reasonNone
-		}
 		switch e.createAlias(a) {
 		case aliasMade:
-			return true, reasonNone
+			return reasonNone
 		case aliasFull:
 			t.natPorts.give(a.ports, port)
-			return false, bpf.XDPReasonREASON_FLOW_TABLE_FULL
+			return bpf.XDPReasonREASON_FLOW_TABLE_FULL
 		}
 	}
 	if n := e.Counters.nat(a.sourceRule); n != nil {
 		n.Exhausted++
 	}
-	return false, bpf.XDPReasonREASON_NAT_EXHAUSTED
+	return bpf.XDPReasonREASON_NAT_EXHAUSTED
 }
 
 // createAlias makes an alias. The key of its own flow, which is not there yet, is taken as well.
@@ -63,12 +55,12 @@ func (e *Executor) createAlias(a *aliasOpening) aliasResult {
 	return made
 }
 
-// conflict refuses a flow whose translation cannot be, and counts it with the rule whose it is: that of the
-// source if it changes.
-func (e *Executor) conflict(w *work) bpf.XDPReason {
-	id := w.destinationRule
-	if w.xlat&XlatSource != 0 {
-		id = w.sourceRule
+// conflict refuses a flow whose translation cannot be, and counts it with the rule for its source, if that
+// translates, else with the one for its destination.
+func (e *Executor) conflict(source, destination uint32) bpf.XDPReason {
+	id := source
+	if id == 0 {
+		id = destination
 	}
 	if n := e.Counters.nat(id); n != nil {
 		n.Conflicts++
@@ -77,11 +69,11 @@ func (e *Executor) conflict(w *work) bpf.XDPReason {
 }
 
 // opened counts a new flow with the rules that translate it.
-func (e *Executor) opened(w *work) {
-	if n := e.Counters.nat(w.sourceRule); n != nil && w.xlat&XlatSource != 0 {
+func (e *Executor) opened(a *aliasOpening) {
+	if n := e.Counters.nat(a.sourceRule); n != nil {
 		n.Flows++
 	}
-	if n := e.Counters.nat(w.destinationRule); n != nil && w.xlat&XlatDestination != 0 && w.destinationRule != w.sourceRule {
+	if n := e.Counters.nat(a.destinationRule); n != nil && a.destinationRule != a.sourceRule {
 		n.Flows++
 	}
 }

@@ -102,6 +102,9 @@ func groups[G any](mem []byte) ([]G, error) {
 	return unsafe.Slice((*G)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/size), nil
 }
 
+// mapped reports whether the table is the XDP program's.
+func (t *Table) mapped() bool { return t.overflow4 == nil }
+
 // State returns the counts that the table shares with the XDP program. Use atomic loads.
 func (t *Table) State() *bpf.XDPGatewayState { return t.state }
 
