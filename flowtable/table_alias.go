@@ -114,12 +114,17 @@ func (t *Table) followKey(of *entry, outer *flowKey) (entry, bool) {
 	if !ok || !isFlow(flow.word()) {
 		return entry{}, false
 	}
-	own, ok := flow.outer()
+	return flow, flow.leadsTo(outer)
+}
+
+// leadsTo reports whether a flow is translated and this is the key of its outer tuple.
+func (e *entry) leadsTo(outer *flowKey) bool {
+	own, ok := e.outer()
 	if !ok {
-		return entry{}, false
+		return false
 	}
 	k := keyOf(&own)
-	return flow, sameKey(&k, outer)
+	return sameKey(&k, outer)
 }
 
 // createAlias makes the alias of a flow that is about to be made, by the rules of create.
@@ -224,9 +229,7 @@ func (t *Table) freeAliasAt(e *entry, word uint64, a *alias) bool {
 	if !atomic.CompareAndSwapUint64(&e.core.Word, word, (word>>WordGenerationBit+1)<<WordGenerationBit) {
 		return false
 	}
-	if a.layout == t.natLayout && a.ports != natNoPorts {
-		t.natPorts.give(a.ports, a.port)
-	}
+	t.givePort(a)
 	t.countedAlias(a.target.family, -1)
 	if e.id.Overflow {
 		t.leaveOverflow(e)
@@ -234,67 +237,9 @@ func (t *Table) freeAliasAt(e *entry, word uint64, a *alias) bool {
 	return true
 }
 
-// DropAlias frees the alias of a flow that its owner has taken out of a kernel hash beside the groups, as
-// View4 and View6 read it. Aliases beside the groups are not found.
-func (t *Table) DropAlias(f *Flow) {
-	if f.NAT != nil {
-		k := keyOf(&f.Tuple)
-		t.freeAlias(&f.NAT.Outer, &k)
+// givePort gives the port of an alias that has ended back, if it was taken in the layout of now.
+func (t *Table) givePort(a *alias) {
+	if a.layout == t.natLayout && a.ports != natNoPorts {
+		t.natPorts.give(a.ports, a.port)
 	}
-}
-
-// orphanTicks is how long an alias may be without its flow: 2 s. A flow is made right behind its alias.
-const orphanTicks = 1908
-
-// orphan reports whether an alias has no flow whose outer tuple is its own. Where flows that the table does
-// not see are beside the groups, none counts as orphan.
-func (t *Table) orphan(e *entry) bool {
-	if t.overflow4 == nil && t.besideGroups(e.id.Family) > 0 {
-		return false
-	}
-	k := e.key()
-	_, ok := t.followKey(e, &k)
-	return !ok
-}
-
-// isOrphan reports whether an entry is an alias that has been an orphan for too long.
-func (t *Table) isOrphan(e *entry, now uint32) bool {
-	return isAlias(e.word()) && age(now, e.alias().created) >= orphanTicks && t.orphan(e)
-}
-
-func (t *Table) besideGroups(family uint8) int64 {
-	if family == 4 {
-		return atomic.LoadInt64(&t.state.Overflow4)
-	}
-	return atomic.LoadInt64(&t.state.Overflow6)
-}
-
-// freeOrphan frees a marked alias that still has no flow, with its port. Who found it to be its own flow's
-// has taken the mark off.
-func (t *Table) freeOrphan(m *mark) {
-	if !t.orphan(&m.e) {
-		m.takeOff()
-		return
-	}
-	a := m.e.alias()
-	t.freeAliasAt(&m.e, m.word, &a)
-}
-
-// markAlias marks the alias of a flow that is about to be freed, while the flow is still there: whoever opens
-// it anew right then finds its own alias and takes the mark off, and so keeps it. The zero mark: there is
-// none.
-func (t *Table) markAlias(f *Flow) mark {
-	k, target := keyOf(&f.NAT.Outer), keyOf(&f.Tuple)
-	e, ok := t.find(&k)
-	if !ok {
-		return mark{}
-	}
-	word := e.word()
-	if a := e.alias(); !isAlias(word) || !sameKey(&a.target, &target) {
-		return mark{}
-	}
-	if !atomic.CompareAndSwapUint64(&e.core.Word, word, word|WordMarked) {
-		return mark{}
-	}
-	return mark{e: e, word: word | WordMarked}
 }

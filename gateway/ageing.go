@@ -109,6 +109,9 @@ func (a *ageing) scan(now uint32) error {
 	if err == nil {
 		err = convertErr
 	}
+	if err == nil {
+		err = l.plane.SweepOverflow(l.table, now)
+	}
 	return err
 }
 
