@@ -237,7 +237,9 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 		return nil, err
 	}
 	if nat != nil {
-		maps.Copy(shared, nat.maps)
+		for name, m := range nat.maps {
+			shared[name], spec.Maps[name].MaxEntries = m, m.MaxEntries()
+		}
 	}
 	macs := spec.Maps[bpf.XDPMapMacs]
 	macs.MaxEntries = uint32(max(1, len(g.MACs)))

@@ -38,6 +38,7 @@ func TestThreeReadings(t *testing.T) {
 				readStream(t, engine, seed+i, packets, all)
 			}
 			t.Logf("%d packets, %d of them allowed, %d rules", all.Packets, all.Allowed, len(all.Rules))
+			t.Logf("translated: %v; %v", all.Translated, all.Reasons)
 			covered(t, all)
 		})
 	}
@@ -71,6 +72,11 @@ func covered(t *testing.T, all *traffic.Tally) {
 		}
 		if n := all.Want(r.String(), max(1, all.Packets/10_000)); n > 0 {
 			t.Errorf("reason %v: %d packets, %d are missing", r, all.Reasons[r.String()], n)
+		}
+	}
+	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker"} {
+		if n := all.Translated[what]; n < max(1, all.Packets/10_000) {
+			t.Errorf("%d packets of translated flows are %s", n, what)
 		}
 	}
 	missing := all.Missing(20)
@@ -136,6 +142,9 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 	}
 	r.st = st
 	defer func() {
+		if r.sim == nil {
+			return
+		}
 		if err := r.sim.Close(); err != nil {
 			t.Error(err)
 		}

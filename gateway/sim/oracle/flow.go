@@ -191,6 +191,9 @@ func (o *Oracle) leave(p *packet, f *flow, fromOpener bool, query uint16) (h hop
 	if h, reason = o.route(p.port, p.vlan, p.src, f.leaves(p.about, fromOpener).dst); reason != "" {
 		return h, nil, reason
 	}
+	if h.host() && f.outer != nil {
+		return h, nil, "nat-to-host"
+	}
 	end := &f.opening.To
 	if !fromOpener {
 		end = &f.opening.From

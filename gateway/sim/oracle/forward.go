@@ -15,6 +15,7 @@ func forward(p *packet, f *flow, h hop, cause string, fromOpener, later bool) Ve
 	p.frame = p.rewritten(l, later)
 	v := Verdict{Verdict: Forward, Rule: f.rule, Out: firewall.NameHost, Pass: cause, State: f.state, Frame: p.frame}
 	v.Flow = f.name()
+	v.Later = later
 	if !h.host() {
 		v.Out = h.port.Name
 	}

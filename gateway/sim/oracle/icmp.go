@@ -105,11 +105,11 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 	// It goes the way of what the quoted packet's receiver sends.
 	p.about = k.reverse()
 	f, fromOpener, reason := o.meet(p.about)
-	if f != nil && reason != "" {
-		return f.refuse(reason)
-	}
 	if f == nil || k.src != p.dst {
 		return drop("icmp-no-flow")
+	}
+	if reason != "" {
+		return drop(reason)
 	}
 	audit := o.rejudge(f, query)
 	if f.revoked {

@@ -29,8 +29,11 @@ type Choice struct {
 // destinationRule returns the rule for the destination of an opening packet, nil if none translates it. Before
 // the route is known only the gateway itself has a zone.
 func (o *Oracle) destinationRule(op Opening) *firewall.NATRule {
+	if within(op.Dst, groups...) {
+		return nil // for the host zone
+	}
 	op.To = ""
-	if r := o.world.Route(op.Dst); r != nil && r.Kind == RouteHost && !within(op.Dst, groups...) {
+	if r := o.world.Route(op.Dst); r != nil && r.Kind == RouteHost {
 		op.To = firewall.NameHost
 	}
 	for i := range o.policy.NAT {

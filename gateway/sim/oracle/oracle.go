@@ -90,6 +90,7 @@ type Flow struct {
 	Proto      uint8
 	Domain     uint16
 	Translated bool
+	Later      bool // the packet is a fragment of it without its ports
 }
 
 func drop(reason string) Verdict {
@@ -206,9 +207,12 @@ func (o *Oracle) whole(p *packet, c *Choice) Verdict {
 	p.about = p.key()
 	f, opener, reason := o.meet(p.about)
 	if reason != "" {
-		return f.refuse(reason)
+		return drop(reason)
 	}
 	if f != nil && p.proto == protoTCP && p.tcp.open() && (f.state == StateTimeWait || f.state == StateClosed) {
+		if f.outer != nil && !opener {
+			return drop("nat-conflict") // its tuple is the alias's
+		}
 		return o.miss(p, c)
 	}
 	if f != nil {

@@ -160,9 +160,9 @@ func keep(c *checksum, is4 bool, ip, l4 []byte, change func()) {
 		change()
 		return
 	}
-	addresses := ip[8:40]
-	if is4 {
-		addresses = ip[12:20]
+	addresses := ip[12:20]
+	if !is4 {
+		addresses = ip[8:40]
 	}
 	if !c.pseudo {
 		addresses = nil

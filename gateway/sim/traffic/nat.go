@@ -189,6 +189,13 @@ func (w *author) prefix(family uint8) string {
 	return fmt.Sprintf(`prefix: {inside: "%s", outside: "%s"}`, inside, outside)
 }
 
+// toGateway writes a rule that sends flows where none may be sent.
+func (w *author) toGateway() string {
+	s := w.routedSegment()
+	w.translated++
+	return fmt.Sprintf("{name: n%03d, from: any, to: [10.%d.4.200-10.%d.4.203], dnat: {to: %s}}", w.translated, s.number(), s.number(), s.gateway()[0].Addr())
+}
+
 // natRules drops some of the rules of the policy before and adds others.
 func (w *author) natRules(old []string) []string {
 	var rules []string
@@ -196,6 +203,9 @@ func (w *author) natRules(old []string) []string {
 		if !chance(w.r, 4) {
 			rules = append(rules, rule)
 		}
+	}
+	if len(old) == 0 {
+		rules = append(rules, w.toGateway())
 	}
 	for want := 3 + w.r.IntN(12); len(rules) < want; {
 		at := w.r.IntN(len(rules) + 1)

@@ -1,14 +1,16 @@
 package traffic
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/gateway/sim/oracle"
 )
 
 // natRecipes are drawn where the policy translates.
 var natRecipes = []recipe{
-	{name: "nat", weight: 12, allowed: 6, reasons: []string{"nat-no-address", "nat-to-host", "nat-untranslated"}, plan: func(s *Stream, p *plan) {
+	{name: "nat", weight: 12, allowed: 6, reasons: []string{"nat-no-address", "nat-untranslated"}, plan: func(s *Stream, p *plan) {
 		if t, ok := s.natTuple(nil); ok {
 			s.planConversation(p, &t)
 		}
@@ -21,6 +23,12 @@ var natRecipes = []recipe{
 					p.add(t.b.port, part)
 				}
 			}
+		}
+	}},
+	{name: "nat-to-host", weight: 1, reasons: []string{"nat-to-host"}, plan: func(s *Stream, p *plan) {
+		t, ok := s.natTuple(func(r *firewall.NATRule) bool { return len(r.Servers) == 1 && s.own(r.Servers[0].Address) })
+		if ok {
+			p.add(t.a.port, s.opening(&t, 8))
 		}
 	}},
 	// One sender, one destination, more flows than there are ports.
@@ -67,6 +75,12 @@ var natRecipes = []recipe{
 			}
 		}
 	}},
+}
+
+// own reports whether an address is the gateway's.
+func (s *Stream) own(a netip.Addr) bool {
+	r := s.World.Route(a)
+	return r != nil && r.Kind == oracle.RouteHost
 }
 
 // natTuple draws what some nat rule is about; false if it finds nothing that goes anywhere.
