@@ -272,7 +272,7 @@ func (t *Test) packetText() string {
 }
 
 func testFields(t *Test) []field {
-	return []field{word("packet", t.packetText()), word("verdict", string(t.Expect.Verdict)), word("rule", t.Expect.Rule)}
+	return []field{word("packet", t.packetText()), word("verdict", string(t.Expect.Verdict)), word("rule", t.Expect.Rule), word("nat", t.Expect.NAT.text())}
 }
 
 // diffSets compares sets by their entries, of which there may be millions: told are how many came and

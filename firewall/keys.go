@@ -26,7 +26,8 @@ var keys = map[string][]string{
 	"test":       {"name", "packet", "expect"},
 	"packet": {"in", "out", "vlan", "out_vlan", "src", "dst", "mac", "service", "proto",
 		"sport", "dport"},
-	"expect": {"verdict", "rule"},
+	"expect":     {"verdict", "rule", "nat"},
+	"translated": {"src", "dst"},
 }
 
 // laterKeys are those of a rule that the format has and this version cannot keep: a rule with one of

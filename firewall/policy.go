@@ -187,5 +187,15 @@ const (
 type TestExpect struct {
 	Verdict TestVerdict
 	Rule    string // "" = not asked, "none" = no rule matched
+	NAT     TestNAT
 	Pos     Pos
+}
+
+// TestNAT is what must become of an allowed packet. The zero value asks nothing.
+type TestNAT struct {
+	None       bool           // it is not translated
+	Masquerade bool           // its source becomes the address of the port by which it leaves
+	Src        netip.Addr     // its source becomes this one; of a pool, any of it does
+	Dst        netip.AddrPort // its destination becomes this one; of several servers, any that takes new flows does; port 0: not asked
+	Pos        Pos
 }

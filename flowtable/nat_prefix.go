@@ -2,10 +2,20 @@ package flowtable
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane/packet"
 )
+
+// PutPrefix returns what a NAT_PREFIX_* rule makes of an address of its family; false if nothing.
+func PutPrefix(rule *bpf.XDPNatRule, of netip.Addr) (netip.Addr, bool) {
+	var a packet.Addr
+	copy(a[:], of.AsSlice())
+	ok := putPrefix(rule, &a)
+	out, _ := netip.AddrFromSlice(a[:addrLen(rule.Family)])
+	return out, ok
+}
 
 // putPrefix makes an address one of the prefix that a NAT_PREFIX_* rule writes. What is behind the prefix
 // stays, but for the word of an IPv6 address that keeps the sum of all as it was (RFC 6296). It reports
