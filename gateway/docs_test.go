@@ -272,6 +272,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Flow", []any{Flow{}}},
 		{"### Drop and pass", []any{Drop{}, Pass{}}},
 		{"### Rule", []any{RuleStatus{}}},
+		{"### Translation", []any{NATRuleStatus{}}},
 		{"### Status", []any{Status{}}},
 		{"### Set", []any{SetStatus{}}},
 		{"### Entry", []any{SetEntry{}}},
@@ -305,6 +306,8 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		"### History":            {firewall.Changes{}, firewall.Change{}},
 		"### Comparison":         {DiffSide{}, firewall.Difference{}, firewall.FieldDiff{}},
 		"## Control API":         {Confirmed{}, RuleMirror{}},
+		"### Flow":               {FlowNAT{}},
+		"### Translation":        {NATStatus{}, NATAddressStatus{}},
 		"### Workers and queues": {worker.Attempt{}, worker.MemoryStatus{}, worker.WorkerStatus{}, worker.QueueStatus{}, worker.RingStatus{}, worker.Stall{}},
 	} {
 		named := code(section(t, page, heading))
@@ -356,7 +359,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	}
 	events := section(t, page, "## Events")
 	for _, reason := range []string{
-		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled,
+		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled, endPortRemoved, endNATAddressGone,
 		eveFlowType, eveDropType, eveAuditType, evePolicyType, eveGatewayType,
 		byStart, byTakeOver, bySignal, bySocket, byExpiry, byRollback, byNotConfirmed,
 	} {
