@@ -173,7 +173,7 @@ func TestLabNATExhausted(t *testing.T) {
 			t.Errorf("connection %d by %d ports: %v, %v", ports+1, ports, c, err)
 		}
 		n, s := r.tally(t), must(r.NAT(t.Context()))
-		if len(s.Rules) != 1 || s.Rules[0].Exhausted == 0 || s.Rules[0].Exhausted != n.drops["nat-exhausted"] || s.Rules[0].Fullest != 1 {
+		if len(s.Rules) != 1 || s.Rules[0].Exhausted == 0 || s.Rules[0].Exhausted != n.drops["nat-exhausted"] || s.Rules[0].FullestPercent != 100 {
 			t.Errorf("%+v, %s", s, n)
 		}
 		if notes := strings.Join(must(r.Status(t.Context())).Notes, "; "); !strings.Contains(notes, "narrow") {
