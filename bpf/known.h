@@ -87,36 +87,66 @@ static __noinline int find_again(struct packet *p, struct flow_ref *ref)
 	return find(p, ref);
 }
 
+/* What a packet of no known flow must be to open one. */
+static __always_inline int may_open(const struct packet *p)
+{
+	if (p->kind == PACKET_REPLY)
+		return REASON_ICMP_NO_REQUEST;
+	return p->frag == FRAG_LATER ? REASON_FRAGMENT_NO_FIRST : REASON_NONE;
+}
+
+/* Identity of the frame's source, 0 if the policy names none such. */
+static __always_inline __u16 identity(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	__u8 mac[6];
+	__u16 *found;
+
+	if (!have_macs || data + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
+		return 0;
+	__builtin_memcpy(mac, data + 6, 6);
+	found = bpf_map_lookup_elem(&macs, mac);
+	return found ? *found : 0;
+}
+
 /* No flow: route, rules, and a place in the table. */
 __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 {
-	__u16 context = 0;
 	int reason;
 
 	if (!p || !port)
 		return REASON_INTERNAL;
-	if (p->kind == PACKET_REPLY)
-		return REASON_ICMP_NO_REQUEST;
-	if (p->frag == FRAG_LATER)
-		return REASON_FRAGMENT_NO_FIRST;
-	if (have_macs) {
-		void *data = (void *)(long)ctx->data;
-		__u8 mac[6];
-		__u16 *identity;
+	reason = may_open(p);
+	if (!reason)
+		reason = route(ctx, p, port);
+	return reason ? reason : open_flow(p, identity(ctx));
+}
 
-		if (data + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
-			return REASON_MALFORMED_ETHERNET;
-		__builtin_memcpy(mac, data + 6, 6);
-		identity = bpf_map_lookup_elem(&macs, mac);
-		if (identity)
-			context = *identity;
-	}
-	if (have_nat && !(port->flags & PORT_INLINE) && !is_group_address(p))
-		return open_by_nat(ctx, p, port, context);
-	reason = route(ctx, p, port);
+/* As miss(), if the policy translates. */
+__noinline int miss_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
+{
+	struct scratch *s = scratch();
+	__u16 context;
+	int reason;
+
+	if (!p || !port || !s)
+		return REASON_INTERNAL;
+	reason = may_open(p);
+	context = identity(ctx);
+	s->nat.destination_rule = 0;
+	if (!reason && !(port->flags & PORT_INLINE) && !is_group_address(p))
+		reason = choose_destination(p, context);
+	if (!reason)
+		reason = route(ctx, p, port);
 	if (reason)
 		return reason;
-	return open_flow(p, context);
+	if (p->to == ZONE_HOST && s->nat.destination_rule)
+		return REASON_NAT_TO_HOST;
+	reason = judge_opening(p, context);
+	if (reason)
+		return reason;
+	return port->flags & PORT_INLINE || p->to == ZONE_HOST ? enter_flow(p) :
+								 open_translated(p, s);
 }
 
 /* The leg's route is not known or no longer good. */
@@ -251,7 +281,7 @@ static __always_inline int decide(struct xdp_md *ctx, struct packet *p, struct p
 	} else {
 		reason = find(p, &f);
 		if (unlikely(reason == FIND_NONE)) {
-			reason = miss(ctx, p, port);
+			reason = have_nat ? miss_translated(ctx, p, port) : miss(ctx, p, port);
 			if (reason)
 				return reason;
 			reason = find_again(p, &f);

@@ -401,26 +401,4 @@ static __always_inline int open_translated(struct packet *p, const struct scratc
 	return REASON_NONE;
 }
 
-/* A packet of no known flow, by a port whose packets may be translated: as route() and open_flow(). */
-static __always_inline int open_by_nat(struct xdp_md *ctx, struct packet *p, struct port *port,
-				       __u16 context)
-{
-	struct scratch *s = scratch();
-	int reason;
-
-	if (!s)
-		return REASON_INTERNAL;
-	reason = choose_destination(p, context);
-	if (!reason)
-		reason = route(ctx, p, port);
-	if (reason)
-		return reason;
-	if (p->to == ZONE_HOST && s->nat.destination_rule)
-		return REASON_NAT_TO_HOST;
-	reason = judge_opening(p, context);
-	if (reason)
-		return reason;
-	return p->to == ZONE_HOST ? enter_flow(p) : open_translated(p, s);
-}
-
 #endif

@@ -233,13 +233,8 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 	if err := p.setWorks(spec, g); err != nil {
 		return nil, err
 	}
-	if err := p.setNAT(spec, g); err != nil {
+	if err := p.setNAT(spec, g, nat, shared, xdp, guard); err != nil {
 		return nil, err
-	}
-	if nat != nil {
-		for name, m := range nat.maps {
-			shared[name], spec.Maps[name].MaxEntries = m, m.MaxEntries()
-		}
 	}
 	macs := spec.Maps[bpf.XDPMapMacs]
 	macs.MaxEntries = uint32(max(1, len(g.MACs)))

@@ -2,10 +2,12 @@ package dataplane
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
@@ -180,10 +182,33 @@ func (n *natTables) close() {
 	n.ports.mem.close()
 }
 
-// setNAT prepares a spec for what a generation translates. Programs without translation have nothing of it.
-func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation) error {
+// natFunctions are those by which programs translate. Each is called from elsewhere only where have_nat is set.
+var natFunctions = []string{
+	"choose_destination", "choose_source", "enter_translation", "translate_headers", "pass_translated", "guard_translated",
+}
+
+// setNAT prepares a spec for what a generation translates, and adds its tables to the maps that its programs
+// share with others. Programs that never meet a translated flow have nothing of it.
+func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables, shared map[string]*ebpf.Map, programs ...string) error {
+	have := p.nat.may || g.NAT != nil
+	if nat != nil {
+		for name, m := range nat.maps {
+			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
+		}
+	}
+	for _, name := range programs {
+		for _, function := range natFunctions {
+			at := slices.IndexFunc(spec.Programs[name].Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == function })
+			if have || at < 0 {
+				continue
+			}
+			if err := flowtable.ReplaceFunction(spec.Programs[name], function, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}); err != nil {
+				return err
+			}
+		}
+	}
 	for name, value := range map[string]any{
-		bpf.XDPVarHaveNat: boolByte(p.nat.may || g.NAT != nil), bpf.XDPVarNatLayout: g.Epoch,
+		bpf.XDPVarHaveNat: boolByte(have), bpf.XDPVarNatLayout: g.Epoch,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set constant %s: %w", name, err)

@@ -48,6 +48,25 @@ func portsOf(p *Plane) NATPorts {
 	return ports
 }
 
+// instructions counts those that the kernel runs of the program in force.
+func instructions(t *testing.T, p *Plane) int {
+	t.Helper()
+	prog, err := p.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	insns, err := info.Instructions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(insns)
+}
+
 // mapsOf opens the maps that the program in force uses, by name.
 func mapsOf(t *testing.T, p *Plane) map[string]*ebpf.Map {
 	t.Helper()
@@ -86,14 +105,19 @@ func TestPublishTranslates(t *testing.T) {
 	if p.Translates() || portsOf(p).NAT != nil {
 		t.Error("a plane whose policy translates nothing translates")
 	}
-	for name := range mapsOf(t, p) {
-		if len(name) > 4 && name[:4] == "nat_" {
+	used := mapsOf(t, p)
+	for _, name := range []string{bpf.XDPMapNatRules, bpf.XDPMapNatBuckets, bpf.XDPMapNatServers, bpf.XDPMapNatAddresses, bpf.XDPMapNatPasses} {
+		if used[name] != nil {
 			t.Errorf("a program that translates nothing uses map %s", name)
 		}
 	}
+	without := instructions(t, p)
 	g := translating(t, 2)
 	if err := p.Publish(g); err != nil {
 		t.Fatal(err)
+	}
+	if with := instructions(t, p); with < without+1000 {
+		t.Errorf("a program that translates has %d instructions, and one that does not %d", with, without)
 	}
 	check := func(t *testing.T) {
 		t.Helper()

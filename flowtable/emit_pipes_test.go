@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -87,23 +88,7 @@ func newKernelPipes(tb testing.TB, names [3]string, pipes []*ACL) *kernelPipes {
 	main.place(out)
 	main.ret(2)
 
-	key := btf.FuncParam{Name: "key", Type: &btf.Pointer{Target: &btf.Struct{
-		Name: "classify_key", Size: uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})),
-	}}}
-	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
-	spec := &ebpf.ProgramSpec{Name: "pipes_test", Type: ebpf.XDP, License: "GPL"}
-	spec.Instructions = append(spec.Instructions, kernelFunction(tb, main, "main", btf.FuncParam{Name: "ctx", Type: &btf.Pointer{Target: &btf.Struct{Name: "xdp_md", Size: 24}}})...)
-	for _, name := range names {
-		constant := &emitFunc{}
-		constant.add(asm.Mov.Reg(asm.R6, asm.R1))
-		constant.ret(0)
-		spec.Instructions = append(spec.Instructions, kernelFunction(tb, constant, name, key)...)
-	}
-	audit := &emitFunc{}
-	audit.add(asm.Mov.Reg(asm.R6, asm.R1))
-	audit.ret(0)
-	spec.Instructions = append(spec.Instructions, kernelFunction(tb, audit, emitAuditName, key, btf.FuncParam{Name: "rule", Type: u32})...)
-
+	spec := pipesSpec(tb, main, names[:]...)
 	var set4 []bpf.XDPSet4Node
 	var set6 []bpf.XDPSet6Node
 	for _, a := range pipes {
@@ -125,6 +110,28 @@ func newKernelPipes(tb testing.TB, names [3]string, pipes []*ACL) *kernelPipes {
 	tb.Cleanup(func() { prog.Close() })
 	k.prog = prog
 	return k
+}
+
+// pipesSpec returns a program of main and of functions that answer a constant, for ReplacePipe to replace.
+func pipesSpec(tb testing.TB, main *emitFunc, names ...string) *ebpf.ProgramSpec {
+	tb.Helper()
+	key := btf.FuncParam{Name: "key", Type: &btf.Pointer{Target: &btf.Struct{
+		Name: "classify_key", Size: uint32(unsafe.Sizeof(bpf.XDPClassifyKey{})),
+	}}}
+	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
+	spec := &ebpf.ProgramSpec{Name: "pipes_test", Type: ebpf.XDP, License: "GPL"}
+	spec.Instructions = append(spec.Instructions, kernelFunction(tb, main, "main", btf.FuncParam{Name: "ctx", Type: &btf.Pointer{Target: &btf.Struct{Name: "xdp_md", Size: 24}}})...)
+	for _, name := range names {
+		constant := &emitFunc{}
+		constant.add(asm.Mov.Reg(asm.R6, asm.R1))
+		constant.ret(0)
+		spec.Instructions = append(spec.Instructions, kernelFunction(tb, constant, name, key)...)
+	}
+	audit := &emitFunc{}
+	audit.add(asm.Mov.Reg(asm.R6, asm.R1))
+	audit.ret(0)
+	spec.Instructions = append(spec.Instructions, kernelFunction(tb, audit, emitAuditName, key, btf.FuncParam{Name: "rule", Type: u32})...)
+	return spec
 }
 
 // classify answers kernelBatch keys, each by every pipe.
@@ -150,5 +157,65 @@ func TestReplacePipeRefuses(t *testing.T) {
 	bare := &ebpf.ProgramSpec{Name: "bare", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol("main"), asm.Return()}}
 	if err := ReplacePipe(bare, "nat_sources", a); err == nil || !strings.Contains(err.Error(), "no function nat_sources") {
 		t.Errorf("error %v of a program without nat_sources", err)
+	}
+}
+
+// Pipes that fit alone, and not together, are refused, and the program stays as it was.
+func TestReplacePipesRefusesTooMuch(t *testing.T) {
+	empty, err := CompileACL(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, err := CompileACL(aclLarge(aclSource{rand.New(rand.NewPCG(22, 22))}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		want      string
+		functions int
+		slots     int // of each
+	}{{"", 1, emitMaxSlots - 200_000}, {"250000 that fit", 1, emitMaxSlots - 1000}, {"200 that fit", emitMaxFuncs, 3}} {
+		main := &emitFunc{}
+		main.add(asm.Mov.Reg(asm.R6, asm.R1))
+		main.call("classify")
+		main.call("nat_sources")
+		main.ret(2)
+		spec := pipesSpec(t, main, "classify", "nat_sources")
+		if err := ReplacePipe(spec, "nat_sources", empty); err != nil {
+			t.Fatal(err)
+		}
+		// As large as they may be, in the place of another pipe.
+		at, fn, err := functionOf(spec, "nat_sources")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var other asm.Instructions
+		for i := range row.functions {
+			one := make(asm.Instructions, row.slots)
+			for j := range one {
+				one[j] = asm.Mov.Imm(asm.R0, 0)
+			}
+			name := "nat_sources"
+			if i > 0 {
+				name = fmt.Sprintf("nat_sources_part%d", i)
+			}
+			if i+1 < row.functions {
+				one[1] = asm.Call.Label(fmt.Sprintf("nat_sources_part%d", i+1))
+			}
+			one[0] = btf.WithFuncMetadata(one[0], fn).WithSymbol(name)
+			one[0].Metadata.Set(emitGenerated{}, true)
+			other = append(other, one...)
+		}
+		if err := replaceAt(spec, at, other); err != nil {
+			t.Fatal(err)
+		}
+		before := len(spec.Instructions)
+		err = ReplacePipe(spec, "classify", large)
+		if row.want == "" && err != nil || row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)) {
+			t.Errorf("error %v, want %q", err, row.want)
+		}
+		if err != nil && len(spec.Instructions) != before {
+			t.Error("a refused pipe has changed the program")
+		}
 	}
 }

@@ -61,6 +61,7 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 			t = &btf.Func{Name: fn.name, Type: types[fn.kind], Linkage: btf.GlobalFunc}
 		}
 		fn.insns[0] = btf.WithFuncMetadata(fn.insns[0], t).WithSymbol(fn.name)
+		fn.insns[0].Metadata.Set(emitGenerated{}, true)
 		if line != nil {
 			fn.insns[0] = fn.insns[0].WithSource(line)
 		}
@@ -77,7 +78,8 @@ func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
 // ReplacePipe puts a in the place of a function of a program that holds it, as loaded from the object or
 // with another pipe in it, and takes out functions that nothing calls any more. The function is global
 // and takes and returns what classify does (Instructions). The spec's other programs are not touched.
-// Errors: a program without that function or without type information, and those of Instructions.
+// Errors: a program without that function or without type information, and those of Instructions, whose
+// limits hold for all pipes of a program together.
 //
 // A program may hold several pipes in functions of different names: all but their audit, in_set4 and in_set6
 // are their own. Those of their large sets then share the maps, and are numbered by CompileACLAfter.
@@ -147,7 +149,35 @@ func replaceAt(spec *ebpf.ProgramSpec, at int, functions asm.Instructions) error
 	if err != nil {
 		return err
 	}
+	if err := emitFits(insns); err != nil {
+		return err
+	}
 	spec.Instructions = insns
+	return nil
+}
+
+// emitGenerated is the key of metadata that generated functions bear on their first instruction.
+type emitGenerated struct{}
+
+// emitFits refuses a program whose pipes together no kernel would load.
+func emitFits(insns asm.Instructions) error {
+	generated, slots, functions := false, 0, 0
+	for i := range insns {
+		if insns[i].Symbol() != "" {
+			if generated = insns[i].Metadata.Get(emitGenerated{}) != nil; generated {
+				functions++
+			}
+		}
+		if generated {
+			slots += int(insns[i].Width())
+		}
+	}
+	switch {
+	case functions > emitMaxFuncs:
+		return fmt.Errorf("its pipes need %d functions, more than the %d that fit into a program", functions, emitMaxFuncs)
+	case slots > emitMaxSlots:
+		return fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program", slots, emitMaxSlots)
+	}
 	return nil
 }
 

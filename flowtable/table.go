@@ -16,7 +16,7 @@ type TableConfig struct {
 	Groups4, Groups6 int    // groups of four flows of a heap table; powers of two
 	Seed             uint64 // secret of the hash
 	StripeBits       uint32 // log2 of the creation locks: low group bits that a key's two groups share
-	FlowsMax         int64  // flows of both families
+	FlowsMax         int64  // flows of both families, and their aliases
 	HalfOpenMax      int64  // of them half-open
 	OverflowMax      int64  // flows of each family beside their groups
 }
@@ -109,7 +109,7 @@ func (t *Table) mapped() bool { return t.overflow4 == nil }
 func (t *Table) State() *bpf.XDPGatewayState { return t.state }
 
 // Flows and HalfOpen return how many flows the table holds, and how many of them are half-open; Flows6
-// how many of them are IPv6.
+// how many of them are IPv6. Aliases count as flows, but for HalfOpen (State().Aliases).
 func (t *Table) Flows() int64    { return atomic.LoadInt64(&t.state.Flows) }
 func (t *Table) Flows6() int64   { return atomic.LoadInt64(&t.state.Flows6) }
 func (t *Table) HalfOpen() int64 { return atomic.LoadInt64(&t.state.HalfOpen) }

@@ -229,17 +229,12 @@ func (t *Table) freeAliasAt(e *entry, word uint64, a *alias) bool {
 	if !atomic.CompareAndSwapUint64(&e.core.Word, word, (word>>WordGenerationBit+1)<<WordGenerationBit) {
 		return false
 	}
-	t.givePort(a)
+	if a.layout == t.natLayout && a.ports != natNoPorts {
+		t.natPorts.give(a.ports, a.port)
+	}
 	t.countedAlias(a.target.family, -1)
 	if e.id.Overflow {
 		t.leaveOverflow(e)
 	}
 	return true
-}
-
-// givePort gives the port of an alias that has ended back, if it was taken in the layout of now.
-func (t *Table) givePort(a *alias) {
-	if a.layout == t.natLayout && a.ports != natNoPorts {
-		t.natPorts.give(a.ports, a.port)
-	}
 }

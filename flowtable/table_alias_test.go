@@ -294,3 +294,43 @@ func (m *aliasModel) check(blank *bpf.XDPNatBitmap) {
 		}
 	}
 }
+
+// Nothing that the packet path asks of aliases and ports allocates.
+func TestAliasesAllocateNothing(t *testing.T) {
+	table := scanTable(t)
+	ports := natPorts(make([]bpf.XDPNatBitmap, natClasses*natSlices))
+	table.SetNATPorts(1, ports)
+	for _, family := range []uint8{4, 6} {
+		original := randomTuple(rand.New(rand.NewPCG(1, uint64(family))), family)
+		original.Proto = packet.ProtoTCP
+		outer := original
+		outer.Src[1] ^= 1
+		k := keyOf(&original)
+		if n := testing.AllocsPerRun(100, func() {
+			element, _ := table.natElement(0, 0, &outer)
+			p, _ := ports.next(element, 70)
+			ports.take(element, p)
+			outer.SrcPort = p
+			a := aliasOpening{outer: &outer, target: &k, ports: element}
+			if table.createAlias(&a) != aliasMade {
+				t.Fatal("no alias")
+			}
+			o := opening{state: bpf.XDPFlowStateFLOW_TIME_WAIT, outer: &outer, flags: hiOpened(k.sender)}
+			e, _, ok := table.create(&k, &o)
+			own := keyOf(&outer)
+			at, _ := table.find(&own)
+			_, followed := table.follow(at, &outer)
+			if _, again := table.reopen(&e, &k, &o); !ok || !followed || !again {
+				t.Fatal("no flow")
+			}
+			table.dropAlias(&e)
+			e.core.Word = 0
+			table.counted(family, bpf.XDPFlowStateFLOW_TIME_WAIT, -1)
+		}); n != 0 {
+			t.Errorf("IPv%d: %v allocations", family, n)
+		}
+	}
+	if *table.State() != (bpf.XDPGatewayState{}) {
+		t.Errorf("left: %+v", table.State())
+	}
+}
