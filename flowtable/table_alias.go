@@ -229,12 +229,17 @@ func (t *Table) freeAliasAt(e *entry, word uint64, a *alias) bool {
 	if !atomic.CompareAndSwapUint64(&e.core.Word, word, (word>>WordGenerationBit+1)<<WordGenerationBit) {
 		return false
 	}
-	if a.layout == t.natLayout && a.ports != natNoPorts {
-		t.natPorts.give(a.ports, a.port)
-	}
+	t.givePort(a)
 	t.countedAlias(a.target.family, -1)
 	if e.id.Overflow {
 		t.leaveOverflow(e)
 	}
 	return true
+}
+
+// givePort gives the port of an alias that has ended back, if it was taken in the layout of now.
+func (t *Table) givePort(a *alias) {
+	if a.layout == t.natLayout && a.ports != natNoPorts {
+		t.natPorts.give(a.ports, a.port)
+	}
 }

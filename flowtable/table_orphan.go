@@ -1,6 +1,10 @@
 package flowtable
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/softdpu/softdpu/bpf"
+)
 
 // orphanTicks is how long an alias may be without its flow: 2 s. A flow is made right behind its alias.
 const orphanTicks = 1908
@@ -76,4 +80,64 @@ func (t *Table) DropAlias(f *Flow) {
 	}
 	a := m.e.alias()
 	t.freeAliasAt(&m.e, m.word, &a)
+}
+
+// Orphan4 reports whether an entry of a kernel hash beside the groups is an alias, made 2 s ago or more, and
+// its flow neither in the groups nor among beside, which is what the hash holds.
+func (t *Table) Orphan4(f *bpf.XDPFlow4, now uint32, beside []bpf.XDPFlow4) bool {
+	e := entry4(f, FlowID{Overflow: true})
+	if !t.lonely(&e, now) {
+		return false
+	}
+	a, k := e.alias(), e.key()
+	for i := range beside {
+		if flow := entry4(&beside[i], FlowID{Overflow: true}); beside[i].Key == a.target.v4 && flow.leadsTo(&k) {
+			return false
+		}
+	}
+	return true
+}
+
+// Orphan6 is Orphan4 for IPv6.
+func (t *Table) Orphan6(f *bpf.XDPFlow6, now uint32, beside []bpf.XDPFlow6) bool {
+	e := entry6(f, FlowID{Overflow: true})
+	if !t.lonely(&e, now) {
+		return false
+	}
+	a, k := e.alias(), e.key()
+	for i := range beside {
+		if flow := entry6(&beside[i], FlowID{Overflow: true}); beside[i].Key == a.target.v6 && flow.leadsTo(&k) {
+			return false
+		}
+	}
+	return true
+}
+
+// lonely reports whether an entry is an alias of some age whose flow is not in the groups.
+func (t *Table) lonely(e *entry, now uint32) bool {
+	if !isAlias(e.word()) || age(now, e.alias().created) < orphanTicks {
+		return false
+	}
+	k := e.key()
+	_, ok := t.followKey(e, &k)
+	return !ok
+}
+
+// Release4 gives back what an alias had that its owner has taken out of a kernel hash beside the groups: its
+// port, and its place among the aliases of State.
+func (t *Table) Release4(f *bpf.XDPFlow4) {
+	e := entry4(f, FlowID{Overflow: true})
+	t.release(&e)
+}
+
+// Release6 is Release4 for IPv6.
+func (t *Table) Release6(f *bpf.XDPFlow6) {
+	e := entry6(f, FlowID{Overflow: true})
+	t.release(&e)
+}
+
+func (t *Table) release(e *entry) {
+	a := e.alias()
+	t.givePort(&a)
+	atomic.AddInt64(&t.state.Aliases, -1)
 }

@@ -102,10 +102,15 @@ func (a *ageing) scan(now uint32) error {
 		func(f *bpf.XDPFlow6) { flows6 = append(flows6, *f) })
 	flows, convertErr := overflowFlows(flows4, flows6)
 	for i := range flows {
+		l.table.Complete(&flows[i])
+		l.table.DropAlias(&flows[i])
 		freed(&flows[i])
 	}
 	if err == nil {
 		err = convertErr
+	}
+	if err == nil {
+		err = l.plane.SweepOverflow(l.table, now)
 	}
 	return err
 }

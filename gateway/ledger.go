@@ -153,6 +153,7 @@ func (l *ledger) each(fn func(*flowtable.Flow) bool) error {
 		return err
 	}
 	for i := range overflowed {
+		l.table.Complete(&overflowed[i])
 		if !fn(&overflowed[i]) {
 			return nil
 		}
