@@ -65,7 +65,7 @@ func translate(p *packet.Parsed, out *Tuple, parts uint8) {
 	case packet.ProtoICMPv6:
 		putICMP(p, b, out, parts, &d)
 	case packet.ProtoTCP, packet.ProtoUDP:
-		putPorts(b, p.Proto, out, parts, p.Family == 4, &d)
+		putPorts(b, p.Proto, out, parts, &d)
 	case packet.ProtoUDPLite:
 		if len(b) >= 8 {
 			d.correctUDP(b[6:])
@@ -97,9 +97,9 @@ func putAddresses(ip []byte, out *Tuple, parts uint8) (pseudo, header edit) {
 	return pseudo, header
 }
 
-// putPorts writes the ports of TCP and UDP, and corrects the checksum where there is one: UDP's 0 may be none,
+// putPorts writes the ports of TCP and UDP, and corrects the checksum where there is one: UDP's 0 is none,
 // and an ICMP error may quote too little of TCP. D is what changed in the pseudo-header.
-func putPorts(b []byte, proto uint8, out *Tuple, parts uint8, zeroIsNone bool, d *edit) {
+func putPorts(b []byte, proto uint8, out *Tuple, parts uint8, d *edit) {
 	if parts&XlatSource != 0 {
 		d.putWord(b, out.SrcPort)
 	}
@@ -108,7 +108,7 @@ func putPorts(b []byte, proto uint8, out *Tuple, parts uint8, zeroIsNone bool, d
 	}
 	switch {
 	case proto == packet.ProtoUDP:
-		if b[6]|b[7] != 0 || !zeroIsNone {
+		if b[6]|b[7] != 0 {
 			d.correctUDP(b[6:])
 		}
 	case len(b) >= tcpLen:
@@ -146,7 +146,7 @@ func translateInside(p *packet.Parsed, out *Tuple) edit {
 	b, d := p.Frame[in.L4:p.End], pseudo
 	switch {
 	case in.Proto == packet.ProtoTCP, in.Proto == packet.ProtoUDP:
-		putPorts(b, in.Proto, &quoted, both, true, &d)
+		putPorts(b, in.Proto, &quoted, both, &d)
 	case in.Kind == packet.Query:
 		d.putWord(b[4:], quoted.SrcPort)
 		d.correct(b[2:])
