@@ -33,6 +33,7 @@ const (
 	TraceMapOverflow4     = "overflow4"
 	TraceMapOverflow6     = "overflow6"
 	TraceMapPasses        = "passes"
+	TraceMapPortMss       = "port_mss"
 	TraceMapPorts         = "ports"
 	TraceMapReasons       = "reasons"
 	TraceMapRejects       = "rejects"
@@ -61,6 +62,7 @@ const (
 	TraceVarHalfOpenMax   = "half_open_max"
 	TraceVarHashSeed      = "hash_seed"
 	TraceVarHaveMacs      = "have_macs"
+	TraceVarHaveMss       = "have_mss"
 	TraceVarHaveWorkers   = "have_workers"
 	TraceVarNetns         = "netns"
 	TraceVarOverflowMax   = "overflow_max"
@@ -136,6 +138,7 @@ type TraceMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
@@ -168,6 +171,7 @@ type TraceVariableSpecs struct {
 	HalfOpenMax  *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed     *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMss      *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveWorkers  *ebpf.VariableSpec `ebpf:"have_workers"`
 	Netns        *ebpf.VariableSpec `ebpf:"netns"`
 	OverflowMax  *ebpf.VariableSpec `ebpf:"overflow_max"`
@@ -213,6 +217,7 @@ type TraceMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
 	Rejects       *ebpf.Map `ebpf:"rejects"`
@@ -248,6 +253,7 @@ func (m *TraceMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PortMss,
 		m.Ports,
 		m.Reasons,
 		m.Rejects,
@@ -281,6 +287,7 @@ type TraceVariables struct {
 	HalfOpenMax  *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed     *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.Variable `ebpf:"have_macs"`
+	HaveMss      *ebpf.Variable `ebpf:"have_mss"`
 	HaveWorkers  *ebpf.Variable `ebpf:"have_workers"`
 	Netns        *ebpf.Variable `ebpf:"netns"`
 	OverflowMax  *ebpf.Variable `ebpf:"overflow_max"`

@@ -25,6 +25,7 @@
 #include "work.h"
 #include "known.h"
 #include "send.h"
+#include "mss.h"
 #include "reject.h"
 #include "drop.h"
 #include "tap.h"
@@ -276,6 +277,8 @@ out:
 			tap_departure(ctx, p, port->id, reason);
 		return verdict;
 	}
+	if (have_mss && unlikely(p->tcp_flags & TCP_SYN) && hop && p->pass != 1 + PASS_HOST)
+		clamp_mss(ctx, p, port, hop->port);
 	if (unlikely(p->pass))
 		return pass(ctx, p);
 	if (unlikely(!hop)) {

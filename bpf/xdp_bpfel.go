@@ -531,7 +531,7 @@ type XDPRuleWork struct {
 	_      structs.HostLayout
 	Stages uint8
 	Bypass uint8
-	Pad    [2]uint8
+	Mss    uint16
 }
 
 type XDPScratch struct {
@@ -766,6 +766,7 @@ const (
 	XDPMapOverflow4         = "overflow4"
 	XDPMapOverflow6         = "overflow6"
 	XDPMapPasses            = "passes"
+	XDPMapPortMss           = "port_mss"
 	XDPMapPorts             = "ports"
 	XDPMapReasons           = "reasons"
 	XDPMapRejects           = "rejects"
@@ -829,6 +830,7 @@ const (
 	XDPVarHalfOpenMax       = "half_open_max"
 	XDPVarHashSeed          = "hash_seed"
 	XDPVarHaveMacs          = "have_macs"
+	XDPVarHaveMss           = "have_mss"
 	XDPVarHaveWorkers       = "have_workers"
 	XDPVarOverflowMax       = "overflow_max"
 	XDPVarSimulate          = "simulate"
@@ -910,6 +912,7 @@ type XDPMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
@@ -972,6 +975,7 @@ type XDPVariableSpecs struct {
 	HalfOpenMax       *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
 	Simulate          *ebpf.VariableSpec `ebpf:"simulate"`
@@ -1018,6 +1022,7 @@ type XDPMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
 	Rejects       *ebpf.Map `ebpf:"rejects"`
@@ -1057,6 +1062,7 @@ func (m *XDPMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PortMss,
 		m.Ports,
 		m.Reasons,
 		m.Rejects,
@@ -1120,6 +1126,7 @@ type XDPVariables struct {
 	HalfOpenMax       *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
+	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`
 	Simulate          *ebpf.Variable `ebpf:"simulate"`

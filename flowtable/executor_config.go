@@ -43,6 +43,7 @@ type Config struct {
 	Classifier Classifier         // of the policy
 	Rules      int                // of the policy: rule ids run from 1 to Rules
 	Stages     Stages             // of the policy
+	MSS        MSS                // of ports and policy
 }
 
 // Stages are what a policy asks workers to do (abi.h: STAGE_*).
@@ -140,7 +141,7 @@ type Outcome uint8
 
 const (
 	Drop    Outcome = iota
-	Pass            // to the kernel's stack, unchanged
+	Pass            // to the kernel's stack
 	Forward         // out by Result.Port
 	Answer          // Result.Frame goes back by the port of arrival; the packet itself is dropped
 )
@@ -164,5 +165,5 @@ type Result struct {
 	Nexthop  uint32        // as far as it got
 	Word     uint64        // of that flow, afterwards
 	Flow     FlowID        // valid iff Leg is not 0
-	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer
+	Frame    []byte        // what leaves or, without a Reason, goes to the kernel; nil on Drop
 }

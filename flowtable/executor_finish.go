@@ -15,6 +15,9 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 		r.Leg, r.Word, r.Flow = 1+w.side, w.flow.word(), w.flow.id
 		r.Flow.Generation = uint32(r.Word >> WordGenerationBit)
 	}
+	if reason == reasonNone {
+		e.clampMSS(w)
+	}
 	if reason == reasonNone && w.pass == 0 {
 		if frame, ok := e.send(w); ok {
 			r.Verdict, r.Frame, r.Port = Forward, frame, e.cfg.Nexthops[w.nexthop].Port
@@ -25,7 +28,7 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 		r.Reason = reason
 	}
 	if reason == reasonNone {
-		r.Verdict, r.Pass = Pass, w.pass
+		r.Verdict, r.Pass, r.Frame = Pass, w.pass, w.frame
 		e.Counters.pass(bpf.XDPPassCause(w.pass-1), len(w.frame))
 		return r
 	}

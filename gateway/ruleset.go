@@ -127,6 +127,7 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 	g := dataplane.Generation{
 		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
 		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
+		ClampMSS: r.clampsMSS(),
 	}
 	var err error
 	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
@@ -152,7 +153,7 @@ func (r *Ruleset) portConfigs(c *Config) []dataplane.PortConfig {
 		out := dataplane.PortConfig{
 			Name: p.Name, Device: p.Device, Peer: peers[p.Name],
 			Mode: xdpModes[p.XDPMode], FixOffloads: p.FixOffloads, FixChecksum: checksumSwitches[p.FixChecksums],
-			SetMTU: p.MTU,
+			SetMTU: p.MTU, MSSClamp: p.MSSClamp,
 		}
 		for _, z := range r.Compiled.Ports {
 			switch {

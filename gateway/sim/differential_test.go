@@ -178,7 +178,7 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	t.Helper()
 	cfg := Config{Policy: compileFor(t, w, policy, nil), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes, ForceStages: forced(policy)}
 	for _, p := range w.Ports {
-		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU})
+		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU, MSSClamp: w.MSS[p.Name]})
 	}
 	kinds := map[oracle.RouteKind]RouteKind{
 		oracle.RoutePort: RoutePort, oracle.RouteHost: RouteHost,

@@ -8,6 +8,7 @@ import (
 // goEngine is the executor in Go over a table on the heap.
 type goEngine struct {
 	executor *flowtable.Executor
+	ports    map[uint8]uint16 // that hold SYNs to an MSS, by id
 	answer   [256]byte
 }
 
@@ -22,7 +23,7 @@ func newGoEngine(s *Sim, acl *flowtable.ACL) (*goEngine, error) {
 	cfg := flowtable.Config{
 		VLANZones: make(map[uint32]uint8), Ethertypes: s.cfg.Ethertypes, MACs: identities(s.policy), Nexthops: s.hops,
 		Table: table, Fragments: int(s.sizes.FragmentGroups), Epoch: s.epoch, Classifier: acl, Rules: len(s.policy.Rules) - 1,
-		Stages: s.policy.Stages(s.cfg.ForceStages),
+		Stages: s.policy.Stages(s.cfg.ForceStages), MSS: flowtable.MSS{Ports: s.portMSS(), Rules: s.policy.MSS()},
 	}
 	for _, at := range s.byID {
 		cfg.Ports = append(cfg.Ports, at.entry)
@@ -34,7 +35,7 @@ func newGoEngine(s *Sim, acl *flowtable.ACL) (*goEngine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &goEngine{executor: executor}, nil
+	return &goEngine{executor: executor, ports: cfg.MSS.Ports}, nil
 }
 
 func (e *goEngine) process(now uint64, ifindex uint32, frame []byte, route flowtable.Route) (outcome, error) {
@@ -49,6 +50,7 @@ var verdicts = [...]Verdict{flowtable.Drop: Drop, flowtable.Pass: Pass, flowtabl
 
 func (e *goEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL, stages flowtable.Stages) error {
 	e.executor.SetStages(stages)
+	e.executor.SetMSS(flowtable.MSS{Ports: e.ports, Rules: policy.MSS()})
 	e.executor.Publish(epoch, acl, len(policy.Rules)-1)
 	return nil
 }

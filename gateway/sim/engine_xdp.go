@@ -36,6 +36,7 @@ type xdpEngine struct {
 	program *ebpf.Program
 	sim     *bpf.XDPSim
 	flows   *flowtable.Table
+	clamps  bool // some port holds SYNs to an MSS
 	in, out []byte
 	attr    testRun
 }
@@ -67,6 +68,7 @@ func newXDPEngine(s *Sim, options dataplane.Options, acl *flowtable.ACL) (e *xdp
 	if err = e.place(s); err != nil {
 		return e, err
 	}
+	e.clamps = len(s.portMSS()) > 0
 	if err = e.publish(s.epoch, s.policy, acl, s.policy.Stages(s.cfg.ForceStages)); err != nil {
 		return e, err
 	}
@@ -86,7 +88,7 @@ func (e *xdpEngine) place(s *Sim) error {
 	ports := make([]dataplane.Port, len(s.byID))
 	for i, at := range s.byID {
 		p := dataplane.Port{
-			PortConfig: dataplane.PortConfig{Name: at.Name, Zone: at.entry.Zone, VLANs: at.vlans},
+			PortConfig: dataplane.PortConfig{Name: at.Name, Zone: at.entry.Zone, VLANs: at.vlans, MSSClamp: at.MSSClamp},
 			Index:      at.entry.Ifindex, MAC: at.MAC, MTU: at.MTU, IP4: at.IP4, IP6: at.IP6,
 		}
 		if at.peer != nil {
@@ -113,9 +115,16 @@ func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowta
 	for rule, bits := range stages.Rules {
 		works[rule] = dataplane.RuleWork{Stages: bits}
 	}
+	mss := policy.MSS()
+	for rule, limit := range mss {
+		work := works[rule]
+		work.MSS = limit
+		works[rule] = work
+	}
 	err := e.plane.Publish(dataplane.Generation{
 		Epoch: epoch, ACL: acl, Rules: len(policy.Rules) - 1, MACs: identities(policy),
-		Workers: stages.Force != 0 || len(works) > 0, ForceStages: stages.Force, Works: works,
+		Workers: stages.Force != 0 || len(stages.Rules) > 0, ForceStages: stages.Force, Works: works,
+		ClampMSS: e.clamps || len(mss) > 0,
 	})
 	if err != nil {
 		return err
@@ -148,7 +157,7 @@ func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flow
 	case verdict == xdpTX:
 		out.verdict, out.frame = Answer, e.out[:n]
 	case verdict == xdpPass:
-		out.verdict = Pass
+		out.verdict, out.frame = Pass, e.out[n-len(frame):n] // behind the mark, if it bears one
 	case out.reason != bpf.XDPReasonREASON_NONE:
 		out.verdict = Drop
 	case verdict == xdpRedirect || verdict == xdpAborted:

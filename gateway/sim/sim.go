@@ -55,7 +55,7 @@ type Verdict uint8
 
 const (
 	Drop    Verdict = iota
-	Pass            // to the kernel's stack, unchanged
+	Pass            // to the kernel's stack
 	Forward         // out by Result.Out
 	Answer          // dropped, and Result.Frame goes back by the port of arrival
 )
@@ -114,7 +114,7 @@ type outcome struct {
 	pass    uint8 // 1 + pass cause, 0 = not passed
 	nexthop uint32
 	stages  uint8  // that a worker would lead it through; 0 = it needs none
-	frame   []byte // valid iff verdict is Forward or Answer
+	frame   []byte // valid iff verdict is Forward or Answer, or Pass without a reason
 }
 
 // New makes a Sim. With EngineXDP it loads programs and maps; Close frees them.
@@ -240,10 +240,11 @@ func (s *Sim) result(at *placed, frame []byte, out *outcome) Result {
 	case Answer:
 		r.Frame, r.Out = out.frame, at.Name
 	case Pass:
-		r.Frame = frame
 		if out.reason != bpf.XDPReasonREASON_NONE || out.pass == 0 {
+			r.Frame = frame
 			break // to the kernel for its ICMP error
 		}
+		r.Frame = out.frame
 		r.Passed, r.Cause = true, bpf.XDPPassCause(out.pass-1)
 		r.Out = firewall.NameHost
 		if r.Cause == bpf.XDPPassCausePASS_NEIGHBOUR || r.Cause == bpf.XDPPassCausePASS_FRAGMENT {

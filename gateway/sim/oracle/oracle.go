@@ -145,13 +145,13 @@ func (o *Oracle) Packet(now time.Duration, port string, frame []byte) Verdict {
 		return drop(reason)
 	}
 	if !p.fragment {
-		return o.whole(p)
+		return o.clamp(p, o.whole(p))
 	}
 	if d := o.datagram(p, now); d != nil {
 		d.dead = true
 		return drop("fragment-overlap")
 	}
-	v := o.whole(p)
+	v := o.clamp(p, o.whole(p))
 	if p.icmpKind() != icmpError {
 		o.enter(p, now, v)
 	}
