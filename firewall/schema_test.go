@@ -96,7 +96,7 @@ func TestSchemaTakesWhatTheParserTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy} {
+	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy, "mss": mssPolicy} {
 		if err := validate(t, s, text); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -128,6 +128,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"mirror":          head + "rules: [{name: r, from: any, to: any, action: allow, mirror: {packets: 4}}]\n",
 		"mirrored":        head + "rules: [{name: r, from: any, to: any, action: allow, mirror: {port: m, packets: 0}}]\n",
 		"on_failure":      head + "rules: [{name: r, from: any, to: any, action: allow, on_failure: true}]\n",
+		"mss_clamp":       head + "rules: [{name: r, from: any, to: any, action: allow, mss_clamp: 87}]\n",
+		"mss_clamp auto":  head + "rules: [{name: r, from: any, to: any, action: allow, mss_clamp: auto}]\n",
 		"test":            head + "tests: [{name: t, packet: {in: a, src: 1.1.1.1}, expect: {verdict: allow}}]\n",
 	} {
 		if err := validate(t, s, text); err == nil {

@@ -141,7 +141,7 @@ type Outcome uint8
 
 const (
 	Drop    Outcome = iota
-	Pass            // to the kernel's stack
+	Pass            // to the kernel's stack, unchanged but for its MSS
 	Forward         // out by Result.Port
 	Answer          // Result.Frame goes back by the port of arrival; the packet itself is dropped
 )
@@ -165,5 +165,5 @@ type Result struct {
 	Nexthop  uint32        // as far as it got
 	Word     uint64        // of that flow, afterwards
 	Flow     FlowID        // valid iff Leg is not 0
-	Frame    []byte        // what leaves or, without a Reason, goes to the kernel; nil on Drop
+	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer
 }

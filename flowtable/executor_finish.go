@@ -28,7 +28,7 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 		r.Reason = reason
 	}
 	if reason == reasonNone {
-		r.Verdict, r.Pass, r.Frame = Pass, w.pass, w.frame
+		r.Verdict, r.Pass = Pass, w.pass
 		e.Counters.pass(bpf.XDPPassCause(w.pass-1), len(w.frame))
 		return r
 	}

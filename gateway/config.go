@@ -44,7 +44,7 @@ type Port struct {
 	FixOffloads  bool         // turn offloads off that are in XDP's way, and restore them at the end
 	FixChecksums FixChecksums // complete partial checksums
 	XDPMode      XDPMode
-	MSSClamp     uint16       // as dataplane.PortConfig has it; 0: none
+	MSSClamp     MSSClamp
 	Pos          firewall.Pos // of the name
 	DevicePos    firewall.Pos
 }

@@ -153,7 +153,7 @@ func (r *Ruleset) portConfigs(c *Config) []dataplane.PortConfig {
 		out := dataplane.PortConfig{
 			Name: p.Name, Device: p.Device, Peer: peers[p.Name],
 			Mode: xdpModes[p.XDPMode], FixOffloads: p.FixOffloads, FixChecksum: checksumSwitches[p.FixChecksums],
-			SetMTU: p.MTU, MSSClamp: p.MSSClamp,
+			SetMTU: p.MTU, MSSClamp: uint16(p.MSSClamp),
 		}
 		for _, z := range r.Compiled.Ports {
 			switch {

@@ -36,7 +36,7 @@ func TestThreeReadings(t *testing.T) {
 			for i := range streams {
 				readStream(t, engine, seed+i, packets, all)
 			}
-			t.Logf("%d packets, %d of them allowed, %d rules", all.Packets, all.Allowed, len(all.Rules))
+			t.Logf("%d packets, %d of them allowed, %d with a smaller MSS, %d rules", all.Packets, all.Allowed, all.Clamped, len(all.Rules))
 			covered(t, all)
 		})
 	}
@@ -71,6 +71,9 @@ func covered(t *testing.T, all *traffic.Tally) {
 		if n := all.Want(r.String(), max(1, all.Packets/10_000)); n > 0 {
 			t.Errorf("reason %v: %d packets, %d are missing", r, all.Reasons[r.String()], n)
 		}
+	}
+	if all.Clamped < all.Packets/200 {
+		t.Errorf("the MSS of %d packets was lowered, of %d", all.Clamped, all.Packets)
 	}
 	missing := all.Missing(20)
 	if len(missing) > max(1, len(all.Rules)/1000) {

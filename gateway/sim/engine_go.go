@@ -40,6 +40,9 @@ func newGoEngine(s *Sim, acl *flowtable.ACL) (*goEngine, error) {
 
 func (e *goEngine) process(now uint64, ifindex uint32, frame []byte, route flowtable.Route) (outcome, error) {
 	r := e.executor.Process(now, ifindex, frame, route, e.answer[:])
+	if r.Verdict == flowtable.Pass && r.Frame == nil {
+		r.Frame = frame
+	}
 	return outcome{
 		verdict: verdicts[r.Verdict], reason: r.Reason, rule: r.Rule, action: r.Action,
 		pass: r.Pass, nexthop: r.Nexthop, stages: r.Stages, frame: r.Frame,

@@ -114,7 +114,7 @@ type outcome struct {
 	pass    uint8 // 1 + pass cause, 0 = not passed
 	nexthop uint32
 	stages  uint8  // that a worker would lead it through; 0 = it needs none
-	frame   []byte // valid iff verdict is Forward or Answer, or Pass without a reason
+	frame   []byte // valid iff verdict is not Drop
 }
 
 // New makes a Sim. With EngineXDP it loads programs and maps; Close frees them.
@@ -240,11 +240,10 @@ func (s *Sim) result(at *placed, frame []byte, out *outcome) Result {
 	case Answer:
 		r.Frame, r.Out = out.frame, at.Name
 	case Pass:
+		r.Frame = out.frame
 		if out.reason != bpf.XDPReasonREASON_NONE || out.pass == 0 {
-			r.Frame = frame
 			break // to the kernel for its ICMP error
 		}
-		r.Frame = out.frame
 		r.Passed, r.Cause = true, bpf.XDPPassCause(out.pass-1)
 		r.Out = firewall.NameHost
 		if r.Cause == bpf.XDPPassCausePASS_NEIGHBOUR || r.Cause == bpf.XDPPassCausePASS_FRAGMENT {

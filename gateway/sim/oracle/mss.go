@@ -39,7 +39,7 @@ func (o *Oracle) clamp(p *packet, v Verdict) Verdict {
 		sum -= 0xffff
 	}
 	binary.BigEndian.PutUint16(segment[16:], uint16(0xffff-sum))
-	v.Frame = frame
+	v.Frame, v.Clamped = frame, true
 	return v
 }
 

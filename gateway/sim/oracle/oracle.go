@@ -69,6 +69,7 @@ type Verdict struct {
 	Worker  bool     // a worker has it on its way to the port
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
+	Clamped bool     // its MSS is lowered
 	Beside  []string // built-in rules that it counts on, beside its flow's if it has one
 }
 

@@ -11,6 +11,7 @@ import (
 type Tally struct {
 	Packets int
 	Allowed int            // forwarded or passed
+	Clamped int            // of them SYNs whose MSS is lowered
 	Reasons map[string]int // packets by reason
 	Recipes map[string]int // packets by recipe
 	// Rules that can be reached, by policy and name, with the packets that they decided about or, in
@@ -27,6 +28,7 @@ func NewTally() *Tally {
 func (t *Tally) Add(prefix string, other *Tally) {
 	t.Packets += other.Packets
 	t.Allowed += other.Allowed
+	t.Clamped += other.Clamped
 	for reason, n := range other.Reasons {
 		t.Reasons[reason] += n
 	}
@@ -58,6 +60,9 @@ func (t *Tally) count(recipe, policy string, v *oracle.Verdict) {
 	t.Recipes[recipe]++
 	if v.Reason == "" {
 		t.Allowed++
+		if v.Clamped {
+			t.Clamped++
+		}
 	} else {
 		t.Reasons[v.Reason]++
 	}
