@@ -35,7 +35,7 @@ func TestGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"forward-10-rules", "forward-1000-rules", "forward-1000-rules-established", "forward-redirect", "forward-redirect/xdp-reroute"}
+	want := []string{"forward-10-rules", "forward-1000-rules", "forward-1000-rules-established", "forward-redirect", "forward-redirect/xdp-reroute", "nat-new-flows"}
 	report.Results = slices.DeleteFunc(report.Results, func(r Result) bool {
 		return r.Name == "forward-1000-rules-established/nft-flowtable" // where the kernel has it
 	})

@@ -56,9 +56,9 @@ func (r *rig) captureCost(t *testing.T, rounds int) error {
 	defer b.coll.Close()
 	ran := 0 // rounds of one program
 	cost := func(name string, prog *ebpf.Program, after func()) error {
-		b.cost, ran = nil, 0
+		b.cost, b.prog, ran = nil, prog, 0
 		for len(b.cost) < rounds {
-			err := r.measure(b, prog, true)
+			err := r.measure(b, true)
 			ran++
 			after()
 			if err != nil && ran > rounds+3 { // the lab's own hosts speak now and then: as in benchXDP

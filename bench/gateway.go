@@ -28,6 +28,9 @@ type contestant struct {
 	start  func(*contestant) (forwarder, error)
 	prefix string // of its lab
 
+	// opens is what happens with contestants who are to open flows: every frame is of another one.
+	opens bool
+
 	rates []float64 // packets/s, one a round
 }
 
@@ -89,7 +92,13 @@ func Gateway(ctx context.Context, o GatewayOptions) (report *Report, err error) 
 			if round < 0 {
 				d /= 4
 			}
+			if all[i].opens {
+				d = openingFor
+			}
 			rate, err := l.measure(d)
+			if err == nil && all[i].opens {
+				err = l.forget()
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", all[i].name, err)
 			}
@@ -104,7 +113,7 @@ func Gateway(ctx context.Context, o GatewayOptions) (report *Report, err error) 
 	}
 	env.Engine = "xdp"
 	env.Pinning = "generator CPU 0; gateway's NAPI thread and the sink behind it CPU 1"
-	env.Method = fmt.Sprintf("60-byte UDP frames of %d flows in turn, each answered once beforehand, as fast as the gateway takes them with at most %d on their way; packets counted at the far end; contenders in turn, %v each, %d rounds", gatewayFlows, flightWindow, o.Duration, o.Rounds)
+	env.Method = fmt.Sprintf("60-byte UDP frames of %d flows in turn, each answered once beforehand, as fast as the gateway takes them with at most %d on their way; packets counted at the far end; contenders in turn, %v each, %d rounds; of nat-new-flows each frame is the first of another flow, %v each, after which all flows are taken away", gatewayFlows, flightWindow, o.Duration, o.Rounds, openingFor)
 	if v, err := exec.Command("nft", "--version").Output(); err == nil {
 		env.Peers["nftables"] = strings.TrimSpace(string(v))
 	}
@@ -126,6 +135,7 @@ func gatewayReport(env Environment, all []*contestant) *Report {
 		{"forward-1000-rules-established/nft-flowtable", "softdpu-1000", "kernel-nft-flowtable"},
 		{"forward-redirect", "softdpu-10", "xdp-redirect"},
 		{"forward-redirect/xdp-reroute", "softdpu-10", "xdp-reroute"},
+		{"nat-new-flows", "softdpu-masquerade", "kernel-nft-masquerade"},
 	} {
 		ours, peer := by[pair.ours], by[pair.peer]
 		if ours == nil || peer == nil {
@@ -146,6 +156,7 @@ func contestants() []*contestant {
 		kernel("kernel-nft-flowtable", nftFlowtable(nftRules(1000, "    meta l4proto udp ct state established flow add @fast\n    ct state established,related accept\n"))),
 		redirect("xdp-redirect", bpf.BenchProgRedirect, "an XDP program of one bpf_redirect_map on lan"),
 		redirect("xdp-reroute", bpf.BenchProgReroute, "the same, with constant MACs, TTL and header checksum rewritten"),
+		softdpuMasquerade(), kernelMasquerade(),
 	}
 }
 

@@ -28,6 +28,7 @@ type load struct {
 	coll, sinkColl *ebpf.Collection
 	sink           link.Link
 	frame          []byte
+	opens          bool // each frame is of another flow
 	waited         bool // the generator, for the gateway, in the last measurement
 }
 
@@ -55,7 +56,7 @@ func startLoad(prefix string, c *contestant) (l *load, err error) {
 // newLoad starts a contender, which has seen a packet of each flow and its answer. The caller closes it.
 func newLoad(prefix string, c *contestant) (l *load, err error) {
 	c.prefix = prefix
-	l = &load{}
+	l = &load{opens: c.opens}
 	if l.forwarder, err = c.start(c); err != nil {
 		return nil, err
 	}
@@ -159,9 +160,12 @@ func (l *load) loadGenerator() error {
 	if err != nil {
 		return err
 	}
-	const frames = 1024 // the flows in turn, the first few twice
-	spec.Maps[bpf.BenchMapTrace].MaxEntries = frames
-	for name, v := range map[string]uint32{bpf.BenchVarFrameSize: 60, bpf.BenchVarTraceMask: frames - 1, bpf.BenchVarOutput: 0, bpf.BenchVarWindow: flightWindow} {
+	frames, flow := 1024, func(i int) conn { return gatewayConn(i % gatewayFlows) } // in turn, the first few twice
+	if l.opens {
+		frames, flow = openingFlows, openingConn
+	}
+	spec.Maps[bpf.BenchMapTrace].MaxEntries = uint32(frames)
+	for name, v := range map[string]uint32{bpf.BenchVarFrameSize: 60, bpf.BenchVarTraceMask: uint32(frames - 1), bpf.BenchVarOutput: 0, bpf.BenchVarWindow: flightWindow} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return err
 		}
@@ -177,7 +181,7 @@ func (l *load) loadGenerator() error {
 	w := l.wire()
 	slot := make([]byte, unsafe.Sizeof(bpf.BenchTraceFrame{}))
 	for i := range frames {
-		l.frame = appendFrame(nil, gatewayConn(i%gatewayFlows), frameSpec{dstMAC: w.lanMAC, srcMAC: w.client, size: 60})
+		l.frame = appendFrame(nil, flow(i), frameSpec{dstMAC: w.lanMAC, srcMAC: w.client, size: 60})
 		copy(slot, l.frame)
 		if _, err := mem.WriteAt(slot, int64(i*len(slot))); err != nil {
 			return err

@@ -114,7 +114,7 @@ func (r *rig) start(options dataplane.Options, compiled *firewall.Compiled, acl 
 	if r.plane, err = dataplane.Open(options); err != nil {
 		return err
 	}
-	r.generation = dataplane.Generation{Epoch: 1, ACL: acl, Rules: len(compiled.Rules) - 1}
+	r.generation = dataplane.Generation{Epoch: 1, ACL: acl, Rules: len(compiled.Rules) - 1, NAT: compiled.NAT}
 	if err := r.plane.Publish(r.generation); err != nil {
 		return err
 	}

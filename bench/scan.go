@@ -75,7 +75,7 @@ func (r *rig) populate(prog *ebpf.Program) error {
 			continue
 		}
 		for i := 0; i < s.flows && flows.Gateway.Flows < scanFlows; i++ {
-			if err := r.establish(s, i, prog); err != nil {
+			if _, err := r.establish(s, i, prog); err != nil {
 				return err
 			}
 		}

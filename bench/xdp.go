@@ -37,10 +37,11 @@ const (
 
 // scenario is one way through the packet path.
 type scenario struct {
-	name  string
-	limit float64 // ns over empty, 0 = none is set
-	flows int     // connections that must be established
-	conn  func(i int) conn
+	name      string
+	limit     float64 // ns over empty, 0 = none is set
+	limitOver float64 // ns over ipv4-hit, likewise
+	flows     int     // connections that must be established
+	conn      func(i int) conn
 	// frame of round i; c is the connection of that round
 	spec   func(i int, c conn, rig *rig) frameSpec
 	rounds int // packets in one measurement
@@ -48,6 +49,8 @@ type scenario struct {
 	reason  bpf.XDPReason // drop, or REASON_NONE: sent
 	creates bool          // every packet creates a flow, which is taken away again
 	oneWay  bool          // the other side never answers
+	nat     bool          // connections are masqueraded
+	replies bool          // the packets are the other side's
 	random  bool          // visit connections in random order; else in the order of i
 }
 
@@ -116,6 +119,13 @@ func scenarios() []scenario {
 		// ipv4-hit beside them: what it costs to complete a checksum
 		{name: "checksum-60", flows: 64, conn: v4(0), spec: partial(60), rounds: 400_000, random: true},
 		{name: "checksum-1514", flows: 64, conn: v4(0), spec: partial(1514), rounds: 200_000, random: true},
+		{name: "nat-hit", flows: 64, conn: v4(0), spec: plain(60), rounds: 400_000, random: true, nat: true, limitOver: 25},
+		{name: "nat-reply", flows: 64, conn: v4(0), spec: plain(60), rounds: 400_000, random: true, nat: true, limitOver: 25, replies: true},
+		{name: "nat-new-flow", conn: func(i int) conn {
+			c := v4(17)(i)
+			c.dport = 446
+			return c
+		}, spec: plain(60), rounds: traceMin / 2, creates: true, nat: true},
 		{name: "new-flow", conn: func(i int) conn {
 			c := v4(17)(i)
 			c.dport = 446
@@ -160,9 +170,18 @@ rules:
 	return b.String()
 }
 
+// natPolicy masquerades whatever goes out.
+func natPolicy() string {
+	return xdpPolicy() + "nat:\n  - {name: out, from: lan, to: wan, masquerade: {}}\n"
+}
+
 // bedded is a scenario with its trace in the kernel.
 type bedded struct {
 	scenario
+	rig      *rig // in which it runs
+	prog     *ebpf.Program
+	ingress  *dataplane.Port
+	outer    []conn // of replies: the connections as the other side sees them
 	frame    []byte // the size of the scenario's frames
 	prologue *ebpf.Program
 	empty    *ebpf.Program
@@ -183,31 +202,31 @@ func XDP(ctx context.Context, o XDPOptions) (report *Report, err error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	o.Progress("building the lab and the program")
-	r, err := newRig(labPrefix, dataplane.Options{FlowsMax: xdpFlowMax, HalfOpenShare: 1}, xdpPolicy())
+	o.Progress("building the labs and the programs")
+	plain, err := newRig(labPrefix, dataplane.Options{FlowsMax: xdpFlowMax, HalfOpenShare: 1}, xdpPolicy())
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	err = r.gw.Do(func() error {
-		report, err = r.benchXDP(ctx, o)
-		return err
-	})
-	return report, err
+	defer func() { err = errors.Join(err, plain.close()) }()
+	// A lab of its own, since the program without translation has nothing of it.
+	nat, err := newRig(labPrefix+"-nat", dataplane.Options{FlowsMax: 1 << 18, HalfOpenShare: 1}, natPolicy())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, nat.close()) }()
+	return benchXDP(ctx, plain, nat, o)
 }
 
-func (r *rig) benchXDP(ctx context.Context, o XDPOptions) (*Report, error) {
-	unpin, err := pin(1)
-	if err != nil {
-		return nil, err
+func benchXDP(ctx context.Context, plain, nat *rig, o XDPOptions) (*Report, error) {
+	progs := map[*rig]*ebpf.Program{}
+	for _, r := range []*rig{plain, nat} {
+		prog, err := r.plane.Program()
+		if err != nil {
+			return nil, err
+		}
+		defer prog.Close()
+		progs[r] = prog
 	}
-	defer unpin()
-	prog, err := r.plane.Program()
-	if err != nil {
-		return nil, err
-	}
-	defer prog.Close()
-
 	var all []*bedded
 	defer func() {
 		for _, b := range all {
@@ -218,12 +237,21 @@ func (r *rig) benchXDP(ctx context.Context, o XDPOptions) (*Report, error) {
 		if !selected(o.Only, s.name) {
 			continue
 		}
+		r := plain
+		if s.nat {
+			r = nat
+		}
 		o.Progress("preparing " + s.name)
-		b, err := r.bed(s, prog, o.Seed)
+		err := r.pinned(func() error {
+			b, err := r.bed(s, progs[r], o.Seed)
+			if err == nil {
+				all = append(all, b)
+			}
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
 		}
-		all = append(all, b)
 	}
 	for round := -1; round < o.Rounds; round++ { // the first warms up
 		for _, b := range all {
@@ -232,9 +260,10 @@ func (r *rig) benchXDP(ctx context.Context, o XDPOptions) (*Report, error) {
 			}
 			// The lab's own hosts send a multicast report now and then, which counters cannot tell
 			// from ours: such a round is taken again.
-			err := r.measure(b, prog, round >= 0)
+			measure := func() error { return b.rig.measure(b, round >= 0) }
+			err := b.rig.pinned(measure)
 			for try := 0; err != nil && try < 3; try++ {
-				err = r.measure(b, prog, round >= 0)
+				err = b.rig.pinned(measure)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", b.name, err)
@@ -242,7 +271,24 @@ func (r *rig) benchXDP(ctx context.Context, o XDPOptions) (*Report, error) {
 		}
 		o.Progress(fmt.Sprintf("round %d of %d", round+1, o.Rounds))
 	}
-	return r.reportXDP(all, prog, o)
+	var report *Report
+	err := plain.pinned(func() (err error) {
+		report, err = plain.reportXDP(all, progs[plain], o)
+		return err
+	})
+	return report, err
+}
+
+// pinned calls fn in the gateway's namespace, on CPU 1.
+func (r *rig) pinned(fn func() error) error {
+	return r.gw.Do(func() error {
+		unpin, err := pin(1)
+		if err != nil {
+			return err
+		}
+		defer unpin()
+		return fn()
+	})
 }
 
 func selected(only []string, name string) bool {
@@ -256,14 +302,20 @@ func selected(only []string, name string) bool {
 
 // bed establishes the scenario's connections and lays its trace.
 func (r *rig) bed(s scenario, prog *ebpf.Program, seed uint64) (*bedded, error) {
+	b := &bedded{scenario: s, rig: r, prog: prog, ingress: &r.lan}
+	if s.replies {
+		b.ingress = &r.wan
+	}
 	for i := range s.flows {
-		if err := r.establish(s, i, prog); err != nil {
+		outer, err := r.establish(s, i, prog)
+		if err != nil {
 			return nil, err
 		}
+		b.outer = append(b.outer, outer)
 	}
 	if s.name == "fragment" { // its first packets are fragments, which open the flows as well
 		for i := 0; i < 128; i += 2 {
-			if err := r.establish(s, i, prog); err != nil {
+			if _, err := r.establish(s, i, prog); err != nil {
 				return nil, err
 			}
 		}
@@ -281,7 +333,6 @@ func (r *rig) bed(s scenario, prog *ebpf.Program, seed uint64) (*bedded, error) 
 	if err != nil {
 		return nil, err
 	}
-	b := &bedded{scenario: s}
 	for name, p := range spec.Programs {
 		if name != bpf.BenchProgPrologue && name != bpf.BenchProgEmpty {
 			delete(spec.Programs, name)
@@ -304,8 +355,12 @@ func (r *rig) bed(s scenario, prog *ebpf.Program, seed uint64) (*bedded, error) 
 	}
 	for _, i := range order {
 		c := s.conn(i)
+		f := s.spec(i, c, r)
+		if s.replies {
+			c, f.dstMAC, f.srcMAC = b.outer[i].reply(), r.wan.MAC, r.serve
+		}
 		start := len(frames)
-		frames = appendFrame(frames, c, s.spec(i, c, r))
+		frames = appendFrame(frames, c, f)
 		size = len(frames) - start
 		kept = min(size, traceBytes)
 		frames = frames[:start+kept]
@@ -351,8 +406,9 @@ func (r *rig) completes(c conn, spec frameSpec, prog *ebpf.Program) error {
 	return nil
 }
 
-// establish opens connection i of s and lets the other side answer, packet by packet.
-func (r *rig) establish(s scenario, i int, prog *ebpf.Program) error {
+// establish opens connection i of s and lets the other side answer, packet by packet. It returns the
+// connection as the other side sees it.
+func (r *rig) establish(s scenario, i int, prog *ebpf.Program) (outer conn, err error) {
 	c := s.conn(i)
 	there := s.spec(i, c, r)
 	there.fragment, there.badChecksum = 0, false
@@ -375,17 +431,31 @@ func (r *rig) establish(s scenario, i int, prog *ebpf.Program) error {
 	case !c.tcp:
 		steps = steps[:2]
 	}
-	for _, st := range steps {
-		frame := appendFrame(nil, st.c, st.s)
-		verdict, _, err := testRun(prog, frame, st.ifindex, 1)
+	outer = c
+	for n, st := range steps {
+		if n == 1 {
+			st.c = outer.reply()
+		}
+		run := ebpf.RunOptions{Data: appendFrame(nil, st.c, st.s)}
+		run.DataOut = make([]byte, len(run.Data)+64)
+		run.Context = xdpMD{DataEnd: uint32(len(run.Data)), IngressIfindex: st.ifindex}
+		verdict, err := prog.Run(&run)
 		if err != nil {
-			return err
+			return conn{}, err
 		}
 		if verdict != xdpRedirect {
-			return fmt.Errorf("establish connection %d: verdict %d instead of a redirect; drops so far:%s", i, verdict, r.drops())
+			return conn{}, fmt.Errorf("establish connection %d: verdict %d instead of a redirect; drops so far:%s", i, verdict, r.drops())
+		}
+		if n == 0 && s.nat {
+			ip := run.DataOut[14:]
+			outer.src, _ = netip.AddrFromSlice(ip[12:16])
+			outer.sport = binary.BigEndian.Uint16(ip[20:])
+			if outer.src == c.src {
+				return conn{}, fmt.Errorf("establish connection %d: it is not masqueraded", i)
+			}
 		}
 	}
-	return nil
+	return outer, nil
 }
 
 // drops lists what was dropped so far, for error messages.
@@ -410,15 +480,15 @@ const (
 
 // measure takes one round of a scenario beside one of the empty program, and proves by counters that
 // every packet took the path that its name says.
-func (r *rig) measure(b *bedded, prog *ebpf.Program, keep bool) error {
+func (r *rig) measure(b *bedded, keep bool) error {
 	if err := b.target.Put(uint32(0), b.empty); err != nil {
 		return err
 	}
-	_, base, err := testRun(b.prologue, b.frame, r.lan.Index, b.rounds)
+	_, base, err := testRun(b.prologue, b.frame, b.ingress.Index, b.rounds)
 	if err != nil {
 		return err
 	}
-	if err := b.target.Put(uint32(0), prog); err != nil {
+	if err := b.target.Put(uint32(0), b.prog); err != nil {
 		return err
 	}
 	reasons, err := r.plane.Reasons()
@@ -433,7 +503,7 @@ func (r *rig) measure(b *bedded, prog *ebpf.Program, keep bool) error {
 	if err != nil {
 		return err
 	}
-	verdict, whole, err := testRun(b.prologue, b.frame, r.lan.Index, b.rounds)
+	verdict, whole, err := testRun(b.prologue, b.frame, b.ingress.Index, b.rounds)
 	if err != nil {
 		return err
 	}
@@ -498,6 +568,9 @@ func (r *rig) prove(b *bedded, verdict uint32, reasons [bpf.XDPReasonREASON_LEN]
 
 // clear takes the flows away that a creating scenario left, and returns their number.
 func (r *rig) clear(b *bedded) (int64, error) {
+	if b.nat {
+		return r.clearTranslated(b.conn(0).dport)
+	}
 	flows := r.plane.Flows()
 	port := b.conn(0).dport
 	var network [2]byte
@@ -519,6 +592,24 @@ func (r *rig) clear(b *bedded) (int64, error) {
 	half[flowtable.ClassUDP][bpf.XDPFlowStateFLOW_NEW] = 1
 	overflowed, err := r.plane.AgeOverflow(dataplane.NowTick()+flowtable.Ticks(time.Second), &half, func(*bpf.XDPFlow4) {}, func(*bpf.XDPFlow6) {})
 	return gone + int64(overflowed), err
+}
+
+// clearTranslated is clear for flows that hold ports.
+func (r *rig) clearTranslated(port uint16) (int64, error) {
+	table, err := r.plane.Table()
+	if err != nil {
+		return 0, err
+	}
+	held, done := r.plane.NATPorts()
+	defer done()
+	table.SetNATPorts(held.Layout, held.Bitmaps)
+	grace := func() {
+		if graceErr := dataplane.Grace(); graceErr != nil {
+			err = graceErr
+		}
+	}
+	gone := table.Kill(func(f *flowtable.Flow) bool { return f.Tuple.DstPort == port }, grace, func(*flowtable.Flow) {})
+	return int64(gone), err
 }
 
 func (r *rig) reportXDP(all []*bedded, prog *ebpf.Program, o XDPOptions) (*Report, error) {
@@ -545,6 +636,13 @@ func (r *rig) reportXDP(all []*bedded, prog *ebpf.Program, o XDPOptions) (*Repor
 		res := summarize(b.name, "ns", b.cost)
 		if b.limit > 0 {
 			res = res.against(b.limit)
+		}
+		if k := by["ipv4-hit"]; b.limitOver > 0 && k != nil {
+			limits := make([]float64, len(k.cost))
+			for i, ns := range k.cost {
+				limits[i] = ns + b.limitOver
+			}
+			res = res.versus(fmt.Sprintf("ipv4-hit and %.0f ns", b.limitOver), b.cost, limits)
 		}
 		if k := by["ipv4-hit-1k"]; b.name == "ipv4-hit-1m" && k != nil {
 			// absolute times: the goal is one of the whole run

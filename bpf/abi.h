@@ -396,6 +396,8 @@ struct gateway_state {
 	 * flows - flows6 is ever below what a family holds. */
 	__s64 flows6;
 	__s64 aliases; /* of flows, those that are only the second entry of a translated one */
+	__u32 nat_pass; /* elements of nat_passes used so far, modulo 2^32 */
+	__u32 pad;
 };
 
 /* What sim and tests put in the place of clock, arrival port and kernel routes. Used only by a

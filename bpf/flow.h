@@ -5,6 +5,7 @@
 #define SOFTDPU_FLOW_H
 
 #include "parse.h"
+#include "ports.h"
 
 #define barrier() asm volatile("" ::: "memory")
 
@@ -38,6 +39,13 @@ enum insertion {
 	INSERT_OVERFLOW, /* in the overflow table */
 	INSERT_FULL,
 	INSERT_INTERNAL,
+	INSERT_TAKEN, /* of an alias: its key is another flow's */
+};
+
+/* What a look-up found; above these, enum reason for which the packet is refused. */
+enum found {
+	FIND_NONE = -1,
+	FIND_FLOW = 0,
 };
 
 static __always_inline struct sim *sim(void)
@@ -238,5 +246,10 @@ static __always_inline void set_address6(struct flow6_key *key, const __be32 *lo
 #include "table.h"
 #define FAMILY 6
 #include "table.h"
+
+#define FAMILY 4
+#include "alias.h"
+#define FAMILY 6
+#include "alias.h"
 
 #endif

@@ -98,19 +98,26 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		reason = quoted_tc(skb, p);
 		if (reason)
 			return reason;
-		reason = find_again(p, &f) ? guard_flow(p, &f) : REASON_ICMP_NO_FLOW;
+		reason = find_again(p, &f);
+		if (reason == FIND_FLOW)
+			reason = guard_flow(p, &f);
+		else if (reason == FIND_NONE)
+			reason = REASON_ICMP_NO_FLOW;
 		if (tapped && !reason && f.core)
 			admitted_by(p, rule_of(f.core));
 		return reason;
 	}
-	if (!find_again(p, &f)) {
+	reason = find_again(p, &f);
+	if (reason == FIND_NONE) {
 		if (p->kind == PACKET_REPLY)
 			reason = REASON_ICMP_NO_REQUEST;
 		else if (p->frag == FRAG_LATER)
 			reason = REASON_FRAGMENT_NO_FIRST;
 		else
 			reason = open_flow(p, 0);
-		if (!reason && !find_again(p, &f))
+		if (!reason)
+			reason = find_again(p, &f);
+		if (reason == FIND_NONE)
 			reason = REASON_FLOW_GONE;
 	}
 	if (!reason)
@@ -157,6 +164,11 @@ static __always_inline int guard_own(struct __sk_buff *skb, struct packet *p, st
 	return tapped ? judge_own_tapped(skb, p, port) : judge_own(skb, p, port);
 }
 
+static __always_inline void pull_headers(struct __sk_buff *skb)
+{
+	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
+}
+
 /* Egress guard of one generation. */
 static __always_inline int guard_egress(struct __sk_buff *skb, bool tapped)
 {
@@ -178,15 +190,21 @@ static __always_inline int guard_egress(struct __sk_buff *skb, bool tapped)
 		return TC_ACT_SHOT;
 	}
 	if (skb->ingress_ifindex && (skb->mark & PASS_SKB_MARK_MASK) == PASS_SKB_MARK) {
-		if (tapped) {
-			p->pass = 1 + (skb->mark & ~PASS_SKB_MARK_MASK);
-			tap_kernel(skb, p, port, REASON_NONE);
+		__u32 element = (skb->mark & ~PASS_SKB_MARK_MASK) >> PASS_CAUSE_BITS;
+
+		reason = REASON_NONE;
+		if (unlikely(element)) {
+			p->tick = now_tick();
+			pull_headers(skb);
+			reason =
+				have_nat ? guard_translated(skb, p, element) : REASON_KERNEL_BYPASS;
 		}
-		return TC_ACT_UNSPEC;
+		p->pass = 1 + (skb->mark & ((1 << PASS_CAUSE_BITS) - 1));
+	} else {
+		p->tick = now_tick();
+		pull_headers(skb);
+		reason = guard_own(skb, p, port, tapped);
 	}
-	p->tick = now_tick();
-	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-	reason = guard_own(skb, p, port, tapped);
 	if (tapped)
 		tap_kernel(skb, p, port, reason);
 	if (!reason)

@@ -53,6 +53,8 @@ static __always_inline int parse_quoted(void *ctx, enum hook hook, struct packet
 		return malformed;
 	if (reason == REASON_FRAGMENT_NO_FIRST)
 		return REASON_ICMP_NO_FLOW;
+	if (have_nat)
+		p->inner = c.at;
 	if (proto == IPPROTO_TCP || proto == IPPROTO_UDP) {
 		sport = h[0];
 		dport = h[1];

@@ -192,19 +192,17 @@ static __always_inline __u16 query(const struct packet *p)
 	return type << 8 | (p->icmp_type == type ? p->icmp_code : 0);
 }
 
-/* Asks the classifier about the opening packet of p's flow: p itself, or its mirror image if the
- * opener is the other end. */
-static __always_inline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to,
-				   __u16 context)
+/* What the rules are asked about the opening packet of p's flow: p itself, or its mirror image if the
+ * opener is the other end. They know original tuples alone. */
+static __always_inline void set_key(struct classify_key *key, const struct packet *p, bool mirrored,
+				    __u8 from, __u8 to, __u16 context)
 {
-	struct scratch *s = scratch();
-	struct classify_key *key;
+	bool reply = have_nat && p->xlat & XLAT_REPLY;
+	const __be32 *src = reply ? p->out_src : p->src, *dst = reply ? p->out_dst : p->dst;
+	__be16 sport = reply ? p->out_sport : p->sport, dport = reply ? p->out_dport : p->dport;
 
-	if (!s)
-		return 0;
-	key = &s->key;
-	set_address(&key->src_hi, &key->src_lo, mirrored ? p->dst : p->src, p->family);
-	set_address(&key->dst_hi, &key->dst_lo, mirrored ? p->src : p->dst, p->family);
+	set_address(&key->src_hi, &key->src_lo, mirrored ? dst : src, p->family);
+	set_address(&key->dst_hi, &key->dst_lo, mirrored ? src : dst, p->family);
 	key->proto = p->proto;
 	key->family = p->family;
 	key->from = from;
@@ -214,10 +212,20 @@ static __always_inline __u32 judge(const struct packet *p, bool mirrored, __u8 f
 		key->sport = 0;
 		key->dport = query(p);
 	} else {
-		key->sport = bpf_ntohs(mirrored ? p->dport : p->sport);
-		key->dport = bpf_ntohs(mirrored ? p->sport : p->dport);
+		key->sport = bpf_ntohs(mirrored ? dport : sport);
+		key->dport = bpf_ntohs(mirrored ? sport : dport);
 	}
-	return classify(key);
+}
+
+static __always_inline __u32 judge(const struct packet *p, bool mirrored, __u8 from, __u8 to,
+				   __u16 context)
+{
+	struct scratch *s = scratch();
+
+	if (!s)
+		return 0;
+	set_key(&s->key, p, mirrored, from, to, context);
+	return classify(&s->key);
 }
 
 static __always_inline __u32 action_of(__u32 verdict)
@@ -397,6 +405,20 @@ static __noinline void credit_gone(const struct packet *p, struct scratch *s)
 	}
 }
 
+/* As credit_gone(), and ends its translation. */
+static __always_inline void let_go(const struct packet *p, struct scratch *s)
+{
+	credit_gone(p, s);
+	if (!have_nat)
+		return;
+	if (p->family == 4) {
+		if (s->gone4.leg[0].flags & LEG_XLAT)
+			end_translation4(p, s, &s->gone4);
+	} else if (s->gone6.leg[0].flags & LEG_XLAT) {
+		end_translation6(p, s, &s->gone6);
+	}
+}
+
 /* Asks the rules about a packet of no known flow, its zones known. Allowed, what its flow starts with
  * is in scratch->opening. */
 __noinline int judge_opening(struct packet *p, __u16 context)
@@ -436,6 +458,22 @@ __noinline int judge_opening(struct packet *p, __u16 context)
 	return REASON_NONE;
 }
 
+/* The key of the flow that p opens, in scratch, and what follows from it. */
+static __always_inline void set_opening_key(const struct packet *p, struct scratch *s)
+{
+	struct opening *o = &s->opening;
+
+	if (p->family == 4) {
+		o->side =
+			key_of4(&s->key4, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		o->hash = hash4(&s->key4);
+	} else {
+		o->side =
+			key_of6(&s->key6, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
+		o->hash = hash6(&s->key6);
+	}
+}
+
 /* Creates the flow that scratch->opening is about. */
 __noinline int enter_flow(struct packet *p)
 {
@@ -447,30 +485,29 @@ __noinline int enter_flow(struct packet *p)
 	if (!p || !s)
 		return REASON_INTERNAL;
 	o = &s->opening;
+	set_opening_key(p, s);
+	if (o->side)
+		o->flags |= WORD_FLAG_HI_OPENED;
 	if (p->family == 4) {
-		o->side =
-			key_of4(&s->key4, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
-		o->hash = hash4(&s->key4);
-		if (o->side)
-			o->flags |= WORD_FLAG_HI_OPENED;
 		closed = p->reopen && close_overflow4(&s->key4, s);
 		if (closed)
-			credit_gone(p, s);
+			let_go(p, s);
 		result = insert4(&s->key4, o, p, s);
 	} else {
-		o->side =
-			key_of6(&s->key6, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
-		o->hash = hash6(&s->key6);
-		if (o->side)
-			o->flags |= WORD_FLAG_HI_OPENED;
 		closed = p->reopen && close_overflow6(&s->key6, s);
 		if (closed)
-			credit_gone(p, s);
+			let_go(p, s);
 		result = insert6(&s->key6, o, p, s);
 	}
 	reason = after_insert(result, closed);
 	if (result == INSERT_EVICTED || result == INSERT_REOPENED)
-		credit_gone(p, s);
+		let_go(p, s);
+	if (have_nat && p->xlat && (reason || result == INSERT_EXISTS)) {
+		if (p->family == 4)
+			take_back4(p, s);
+		else
+			take_back6(p, s);
+	}
 	if (!reason && result != INSERT_EXISTS && p->verdict & VERDICT_LOG)
 		emit_packet(p, o->rule, EVENT_FLOW_START, REASON_NONE);
 	return reason;

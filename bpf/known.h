@@ -9,6 +9,7 @@
 #include "flow.h"
 #include "icmp.h"
 #include "judge.h"
+#include "nat.h"
 #include "route.h"
 #include "track.h"
 #include "work.h"
@@ -20,9 +21,20 @@ static __always_inline bool reopens(const struct packet *p)
 	       p->kind == PACKET_FLOW && p->frag != FRAG_LATER && over(state_of(p->word));
 }
 
-/* Looks p's flow up. False: there is none, or p opens another in its place. */
-static __always_inline bool find(struct packet *p, struct flow_ref *ref)
+/* A SYN that comes by an alias opens nothing: its key is taken. */
+static __always_inline int by_alias(struct packet *p, int found)
 {
+	if (found != FIND_FLOW || likely(!reopens(p)))
+		return found;
+	p->leg = 0;
+	p->xlat = 0;
+	return REASON_NAT_CONFLICT;
+}
+
+/* Looks p's flow up. FIND_NONE: there is none, or p opens another in its place. */
+static __always_inline int find(struct packet *p, struct flow_ref *ref)
+{
+	bool translated = false;
 	__u32 side;
 
 	if (p->family == 4) {
@@ -32,8 +44,14 @@ static __always_inline bool find(struct packet *p, struct flow_ref *ref)
 		side = key_of4(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		f = find4(&key, hash4(&key));
 		if (!f)
-			return false;
+			return FIND_NONE;
+		if (have_nat && state_of(load(&f->core.word)) == FLOW_ALIAS)
+			return by_alias(p, follow4(p, ref, f, side));
 		refer4(ref, f, side, p);
+		if (have_nat && ref->leg->flags & LEG_XLAT) {
+			go_out4(p, f, side);
+			translated = true;
+		}
 	} else {
 		struct flow6_key key;
 		struct flow6 *f;
@@ -41,50 +59,94 @@ static __always_inline bool find(struct packet *p, struct flow_ref *ref)
 		side = key_of6(&key, p->src, p->dst, p->sport, p->dport, p->proto, p->domain);
 		f = find6(&key, hash6(&key));
 		if (!f)
-			return false;
+			return FIND_NONE;
+		if (have_nat && state_of(load(&f->core.word)) == FLOW_ALIAS)
+			return by_alias(p, follow6(p, ref, f, side));
 		refer6(ref, f, side, p);
+		if (have_nat && ref->leg->flags & LEG_XLAT) {
+			go_out6(p, f, side);
+			translated = true;
+		}
+	}
+	if (have_nat && translated && !p->opener) {
+		p->leg = 0;
+		p->xlat = 0;
+		return REASON_NAT_UNTRANSLATED;
 	}
 	if (unlikely(reopens(p))) {
 		p->reopen = 1;
-		return false;
+		p->xlat = 0;
+		return FIND_NONE;
 	}
-	return true;
+	return FIND_FLOW;
 }
 
 /* Seldom used, so it need not stand in line. */
-static __noinline bool find_again(struct packet *p, struct flow_ref *ref)
+static __noinline int find_again(struct packet *p, struct flow_ref *ref)
 {
 	return find(p, ref);
+}
+
+/* What a packet of no known flow must be to open one. */
+static __always_inline int may_open(const struct packet *p)
+{
+	if (p->kind == PACKET_REPLY)
+		return REASON_ICMP_NO_REQUEST;
+	return p->frag == FRAG_LATER ? REASON_FRAGMENT_NO_FIRST : REASON_NONE;
+}
+
+/* Identity of the frame's source, 0 if the policy names none such. */
+static __always_inline __u16 identity(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	__u8 mac[6];
+	__u16 *found;
+
+	if (!have_macs || data + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
+		return 0;
+	__builtin_memcpy(mac, data + 6, 6);
+	found = bpf_map_lookup_elem(&macs, mac);
+	return found ? *found : 0;
 }
 
 /* No flow: route, rules, and a place in the table. */
 __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 {
-	__u16 context = 0;
 	int reason;
 
 	if (!p || !port)
 		return REASON_INTERNAL;
-	if (p->kind == PACKET_REPLY)
-		return REASON_ICMP_NO_REQUEST;
-	if (p->frag == FRAG_LATER)
-		return REASON_FRAGMENT_NO_FIRST;
-	reason = route(ctx, p, port);
+	reason = may_open(p);
+	if (!reason)
+		reason = route(ctx, p, port);
+	return reason ? reason : open_flow(p, identity(ctx));
+}
+
+/* As miss(), if the policy translates. */
+__noinline int miss_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
+{
+	struct scratch *s = scratch();
+	__u16 context;
+	int reason;
+
+	if (!p || !port || !s)
+		return REASON_INTERNAL;
+	reason = may_open(p);
+	context = identity(ctx);
+	s->nat.destination_rule = 0;
+	if (!reason && !(port->flags & PORT_INLINE) && !is_group_address(p))
+		reason = choose_destination(p, context);
+	if (!reason)
+		reason = route(ctx, p, port);
 	if (reason)
 		return reason;
-	if (have_macs) {
-		void *data = (void *)(long)ctx->data;
-		__u8 mac[6];
-		__u16 *identity;
-
-		if (data + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
-			return REASON_MALFORMED_ETHERNET;
-		__builtin_memcpy(mac, data + 6, 6);
-		identity = bpf_map_lookup_elem(&macs, mac);
-		if (identity)
-			context = *identity;
-	}
-	return open_flow(p, context);
+	if (p->to == ZONE_HOST && s->nat.destination_rule)
+		return REASON_NAT_TO_HOST;
+	reason = judge_opening(p, context);
+	if (reason)
+		return reason;
+	return port->flags & PORT_INLINE || p->to == ZONE_HOST ? enter_flow(p) :
+								 open_translated(p, s);
 }
 
 /* The leg's route is not known or no longer good. */
@@ -213,14 +275,21 @@ static __always_inline int decide(struct xdp_md *ctx, struct packet *p, struct p
 		reason = quoted_xdp(ctx, p);
 		if (reason)
 			return reason;
-		if (!find_again(p, &f))
-			return REASON_ICMP_NO_FLOW;
-	} else if (unlikely(!find(p, &f))) {
-		reason = miss(ctx, p, port);
-		if (reason)
+		reason = find_again(p, &f);
+		if (unlikely(reason))
+			return reason == FIND_NONE ? REASON_ICMP_NO_FLOW : reason;
+	} else {
+		reason = find(p, &f);
+		if (unlikely(reason == FIND_NONE)) {
+			reason = have_nat ? miss_translated(ctx, p, port) : miss(ctx, p, port);
+			if (reason)
+				return reason;
+			reason = find_again(p, &f);
+			if (reason == FIND_NONE)
+				return REASON_FLOW_GONE;
+		}
+		if (unlikely(reason))
 			return reason;
-		if (!find_again(p, &f))
-			return REASON_FLOW_GONE;
 	}
 	return known(ctx, p, port, gw, &f, out);
 }

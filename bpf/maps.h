@@ -26,6 +26,8 @@ volatile const __u64 drop_events; /* by enum reason: whether drops are told */
 volatile const __u8 have_workers; /* flows may need them */
 volatile const __u8 force_stages; /* STAGE_* of every new flow, whatever its rule asks for */
 volatile const __u8 have_mss; /* some port or rule clamps the MSS of SYNs */
+volatile const __u8 have_nat; /* the policy translates */
+volatile const __u32 nat_layout; /* number of the generation that numbered nat_ports */
 
 /* ---- Flow table ----------------------------------------------------------------------------- */
 
@@ -292,6 +294,61 @@ struct {
 	__type(key, __u32);
 	__type(value, struct rule_work);
 } rule_works SEC(".maps");
+
+/* ---- Translation ---------------------------------------------------------------------------- */
+
+/* Of the generation's nat rules, by id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load: nat rules + 1 */
+	__type(key, __u32);
+	__type(value, struct nat_rule);
+} nat_rules SEC(".maps");
+
+/* Indices of servers, one run for each rule with servers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, __u16);
+} nat_buckets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct nat_server);
+} nat_servers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct nat_bitmap);
+} nat_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct nat_device);
+	__type(value, struct nat_address);
+} nat_addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* set at load: nat rules + 1 */
+	__type(key, __u32);
+	__type(value, struct nat_counter);
+} nat_counters SEC(".maps");
+
+/* Used one after the other: gateway_state.nat_pass counts them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NAT_PASSES);
+	__type(key, __u32);
+	__type(value, struct nat_pass);
+} nat_passes SEC(".maps");
 
 /* ---- Guards and simulation -------------------------------------------------------------------- */
 

@@ -63,6 +63,7 @@ struct packet {
 	__u8 pass; /* 1 + enum pass_cause, 0 = not for the kernel */
 	__u8 family; /* 4, 6; 0 if not IP */
 	__u8 stages; /* STAGE_*: it goes to a worker, who does that; 0 = it does not */
+	__u8 xlat; /* XLAT_*: it leaves with another tuple, which is in out_* */
 	__u8 leg; /* 1 + leg of its flow that it came by, 0 = no flow met */
 
 	__u64 word; /* of its flow, as last read */
@@ -89,7 +90,10 @@ struct packet {
 	__u8 group_mac; /* the frame is for a group address */
 	__u8 opener; /* it comes from the end that opened its flow */
 	__u8 unroutable; /* its source address is of its own link only */
+	__be16 out_sport, out_dport; /* as sport and dport; valid iff xlat */
+	__u16 inner; /* offset of the quoted transport header; valid iff PACKET_ERROR */
 	__u8 pad[2];
+	__be32 out_src[4], out_dst[4]; /* valid iff xlat */
 	__u32 queue; /* QUEUE_INDEX of arrival; valid iff stages */
 	struct chain chain; /* of its extension headers, here because the stack is small */
 };
@@ -138,6 +142,18 @@ struct opening {
 	__u8 pad[3];
 };
 
+/* How a new flow is translated, beside the tuple with which its opening packet leaves. */
+struct nat_choice {
+	__u32 source_rule, destination_rule; /* 0 = none */
+	__u32 ports; /* element of nat_ports, or NAT_NO_PORTS */
+	__u16 port; /* taken there, host order */
+	__u16 pad;
+	struct opening alias; /* what its second entry starts with */
+	struct flow4_key alias4,
+		gone4; /* keys of second entries: its own, and that of a flow which left */
+	struct flow6_key alias6, gone6;
+};
+
 /* Too large for the stack, one a CPU. Neither XDP nor tc egress is interrupted by the other there. */
 struct scratch {
 	struct packet packet;
@@ -149,6 +165,7 @@ struct scratch {
 	struct flow4 gone4, fresh4;
 	struct flow6 gone6, fresh6;
 	struct handover handover; /* of the packet, as far as it is known */
+	struct nat_choice nat;
 	__u8 bytes[520]; /* of a packet: options, or a chunk and its padding for a checksum */
 };
 

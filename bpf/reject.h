@@ -111,8 +111,9 @@ static __noinline int reject_tcp(struct xdp_md *ctx, struct packet *p)
 	return XDP_TX;
 }
 
-/* ICMP "administratively prohibited", quoting IP header and 8 bytes behind it. */
-static __noinline int reject_icmp(struct xdp_md *ctx, struct packet *p, const struct port *port)
+/* An ICMP error of this type << 8 | code, quoting IP header and 8 bytes behind it. */
+static __noinline int answer_icmp(struct xdp_md *ctx, struct packet *p, const struct port *port,
+				  __u32 kind, __be32 rest)
 {
 	bool inlined = port->flags & PORT_INLINE;
 	__u32 l3 = p->l3 & 31,
@@ -166,16 +167,15 @@ static __noinline int reject_icmp(struct xdp_md *ctx, struct packet *p, const st
 	if (data + sizeof(struct ethhdr) > data_end || (void *)(icmp + 1) > data_end)
 		return XDP_DROP;
 	swap_macs(data);
-	__builtin_memset(icmp, 0, sizeof(*icmp));
+	icmp->type = kind >> 8;
+	icmp->code = kind;
+	icmp->checksum = 0;
+	icmp->rest = rest;
 	if (p->family == 4) {
 		write_ipv4(data + l3, src[0], p->src[0], IPPROTO_ICMP,
 			   sizeof(struct iphdr) + sizeof(*icmp) + quote);
-		icmp->type = 3;
-		icmp->code = 13;
 	} else if (data + l3 + sizeof(struct ipv6hdr) <= data_end) {
 		write_ipv6(data + l3, src, p->src, IPPROTO_ICMPV6, sizeof(*icmp) + quote);
-		icmp->type = 1;
-		icmp->code = 1;
 		sum = (__u64)src[0] + src[1] + src[2] + src[3] + p->src[0] + p->src[1] + p->src[2] +
 		      p->src[3] + bpf_htons(sizeof(*icmp) + quote) + bpf_htons(IPPROTO_ICMPV6);
 	}
@@ -184,11 +184,17 @@ static __noinline int reject_icmp(struct xdp_md *ctx, struct packet *p, const st
 	return XDP_TX;
 }
 
+/* Whether somebody sent p who may be told what became of it. */
+static __always_inline bool answerable(const struct packet *p)
+{
+	return p->frag != FRAG_LATER && p->kind != PACKET_ERROR && !p->group_mac &&
+	       !is_group_address(p) && (p->family == 4 ? p->src[0] : !unspecified6(p->src));
+}
+
 /* Turns the packet into its answer. Returns XDP_TX, or XDP_DROP where none is due. */
 static __always_inline int reject(struct xdp_md *ctx, struct packet *p, const struct port *port)
 {
-	if (p->frag == FRAG_LATER || p->kind == PACKET_ERROR || p->group_mac ||
-	    is_group_address(p) || (p->family == 4 ? !p->src[0] : unspecified6(p->src)))
+	if (!answerable(p))
 		return XDP_DROP;
 	if (p->proto == IPPROTO_TCP && p->tcp_flags & TCP_RST)
 		return XDP_DROP;
@@ -196,7 +202,22 @@ static __always_inline int reject(struct xdp_md *ctx, struct packet *p, const st
 		return XDP_DROP;
 	if (p->proto == IPPROTO_TCP)
 		return reject_tcp(ctx, p);
-	return reject_icmp(ctx, p, port);
+	return answer_icmp(ctx, p, port, p->family == 4 ? 3 << 8 | 13 : 1 << 8 | 1, 0);
+}
+
+/* Turns a packet of a translated flow, which the kernel could not answer since it knows nothing of the
+ * translation, into the error that says why it goes no further. Returns XDP_TX or XDP_DROP. */
+static __always_inline int explain(struct xdp_md *ctx, struct packet *p, const struct port *port,
+				   int reason)
+{
+	struct nexthop *hop = nexthop_at(p->nexthop);
+
+	if (!hop || !answerable(p) || !answer_due(p))
+		return XDP_DROP;
+	if (reason == REASON_TTL_EXPIRED)
+		return answer_icmp(ctx, p, port, p->family == 4 ? 11 << 8 : 3 << 8, 0);
+	return answer_icmp(ctx, p, port, p->family == 4 ? 3 << 8 | 4 : 2 << 8,
+			   bpf_htonl(hop->src >> 48));
 }
 
 #endif

@@ -16,12 +16,23 @@ static __always_inline struct nexthop *nexthop_at(__u32 index)
 	return bpf_map_lookup_elem(&nexthops, &index);
 }
 
+static __always_inline bool is_group(const __be32 *a, __u8 family)
+{
+	if (family == 4)
+		return (a[0] & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) ||
+		       a[0] == 0xffffffff;
+	return multicast6(a);
+}
+
 static __always_inline bool is_group_address(const struct packet *p)
 {
-	if (p->family == 4)
-		return (p->dst[0] & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) ||
-		       p->dst[0] == 0xffffffff;
-	return multicast6(p->dst);
+	return is_group(p->dst, p->family);
+}
+
+/* The destination with which p leaves. */
+static __always_inline const __be32 *destination(const struct packet *p)
+{
+	return have_nat && p->xlat ? p->out_dst : p->dst;
 }
 
 /* Whether the leg's next hop must be looked up again. `seen` bounds the age, so that the 16-bit time
@@ -117,18 +128,19 @@ static __always_inline __u64 mac_word(const __u8 *mac)
 	return m[0] | (__u64)m[1] << 16 | (__u64)m[2] << 32;
 }
 
-static __always_inline bool is_local(const struct packet *p)
+static __always_inline bool is_local(const __be32 *a, __u8 family)
 {
-	struct local_key key = { .family = p->family };
+	struct local_key key = { .family = family };
 
-	key.prefixlen = p->family == 4 ? 64 : 160;
-	__builtin_memcpy(key.addr, p->dst, sizeof(key.addr));
+	key.prefixlen = family == 4 ? 64 : 160;
+	__builtin_memcpy(key.addr, a, sizeof(key.addr));
 	return bpf_map_lookup_elem(&locals, &key);
 }
 
 /* Asks the kernel. Fills p->nexthop, p->to and p->pass. */
 static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct port *port)
 {
+	const __be32 *dst = destination(p);
 	struct scratch *s = scratch();
 	struct bpf_fib_lookup *fib;
 	struct egress *egress;
@@ -155,11 +167,11 @@ static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct por
 	if (p->family == 4) {
 		fib->family = AF_INET;
 		fib->ipv4_src = p->src[0];
-		fib->ipv4_dst = p->dst[0];
+		fib->ipv4_dst = dst[0];
 	} else {
 		fib->family = AF_INET6;
 		__builtin_memcpy(fib->ipv6_src, p->src, 16);
-		__builtin_memcpy(fib->ipv6_dst, p->dst, 16);
+		__builtin_memcpy(fib->ipv6_dst, dst, 16);
 	}
 	rc = bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
 	switch (rc) {
@@ -171,7 +183,7 @@ static __noinline int fib_route(struct xdp_md *ctx, struct packet *p, struct por
 	case BPF_FIB_LKUP_RET_PROHIBIT:
 		return REASON_ROUTE_BLOCKED;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		if (!is_local(p))
+		if (!is_local(dst, p->family))
 			return REASON_NO_ROUTE;
 		p->nexthop = NEXTHOP_HOST;
 		p->to = ZONE_HOST;
@@ -254,14 +266,16 @@ static __always_inline int route(struct xdp_md *ctx, struct packet *p, struct po
 		}
 		return p->to == ZONE_NONE ? REASON_VLAN_UNKNOWN : REASON_NONE;
 	}
-	if (is_group_address(p)) {
+	if (is_group(destination(p), p->family)) {
 		p->nexthop = NEXTHOP_HOST;
 		p->to = ZONE_HOST;
-		return REASON_NONE;
+		return have_nat && p->xlat ? REASON_NAT_TO_HOST : REASON_NONE;
 	}
 	reason = simulate ? sim_route(p) : fib_route(ctx, p, port);
-	if (reason || p->to == ZONE_HOST)
+	if (reason)
 		return reason;
+	if (p->to == ZONE_HOST)
+		return have_nat && p->xlat ? REASON_NAT_TO_HOST : REASON_NONE;
 	return p->unroutable ? REASON_MARTIAN : REASON_NONE;
 }
 

@@ -142,6 +142,9 @@ static __always_inline int rewrite(struct xdp_md *ctx, struct packet *p, __u64 d
 	return REASON_NONE;
 }
 
+/* Cause of a mark on a packet that is refused, and handed to the kernel for its answer. */
+#define MARK_REFUSED ((1 << PASS_CAUSE_BITS) - 1)
+
 /* Room for the mark twice, ETH_HLEN apart; metadata comes in steps of 4 bytes. */
 #define MARK_ROOM 24
 

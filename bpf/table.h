@@ -14,6 +14,7 @@
 #define KEY struct GLUE(F(flow), _key)
 #define GROUP struct GLUE(F(flow), _group)
 #define GROUP_MASK GLUE(GLUE(group, FAMILY), _mask)
+#define ALIAS struct GLUE(alias, FAMILY)
 #define KEY_WORDS (sizeof(KEY) / 8)
 
 static __always_inline __u32 F(hash)(const KEY *key)
@@ -98,6 +99,35 @@ static __always_inline __u32 F(key_of)(KEY *key, const __be32 *src, const __be32
 	return side;
 }
 
+/* What the opening packet p of a translated flow leaves with goes into both legs. */
+static __always_inline void F(fill_translation)(FLOW *f, __u32 side, const struct packet *p)
+{
+	side &= 1;
+	__builtin_memcpy(&f->xlat[side], p->out_src, sizeof(f->xlat[0]));
+	__builtin_memcpy(&f->xlat[side ^ 1], p->out_dst, sizeof(f->xlat[0]));
+	f->leg[side].xlat_port = p->out_sport;
+	f->leg[side ^ 1].xlat_port = p->out_dport;
+	f->leg[0].flags |= LEG_XLAT;
+	f->leg[1].flags |= LEG_XLAT;
+}
+
+/* Writes the second entry of the flow whose key is in scratch. */
+static __always_inline void F(fill_alias)(FLOW *f, const KEY *key, const struct packet *p,
+					  const struct scratch *scratch)
+{
+	ALIAS *a = (void *)f;
+
+	__builtin_memcpy(&a->key, key, sizeof(*key));
+	__builtin_memcpy(&a->target, &scratch->F(key), sizeof(*key));
+	a->hash = scratch->opening.hash;
+	a->ports = scratch->nat.ports;
+	a->port = scratch->nat.port;
+	a->layout = nat_layout;
+	a->source_rule = scratch->nat.source_rule;
+	a->destination_rule = scratch->nat.destination_rule;
+	a->created = p->tick;
+}
+
 static __always_inline void F(refer)(struct flow_ref *ref, FLOW *f, __u32 side, struct packet *p)
 {
 	side &= 1;
@@ -113,10 +143,15 @@ static __always_inline void F(refer)(struct flow_ref *ref, FLOW *f, __u32 side, 
 
 /* Writes a flow into a slot whose word says FLOW_FREE, then makes it visible. */
 static __always_inline void F(fill)(FLOW *f, const KEY *key, const struct opening *o,
-				    const struct packet *p, __u64 generation)
+				    const struct packet *p, const struct scratch *scratch,
+				    __u64 generation)
 {
 	struct leg *leg = &f->leg[o->side & 1], *peer = &f->leg[(o->side & 1) ^ 1];
 
+	if (have_nat && o->state == FLOW_ALIAS) {
+		F(fill_alias)(f, key, p, scratch);
+		goto visible;
+	}
 	__builtin_memcpy(&f->key, key, sizeof(*key));
 	f->core.epoch = epoch;
 	f->core.rule = o->rule;
@@ -141,6 +176,9 @@ static __always_inline void F(fill)(FLOW *f, const KEY *key, const struct openin
 	} else if (o->state == FLOW_ESTABLISHED) {
 		leg->flags = peer->flags = 14 | LEG_WSCALE_SEEN;
 	}
+	if (have_nat && p->xlat)
+		F(fill_translation)(f, o->side, p);
+visible:
 	barrier();
 	/* an exchange orders it behind the writes above on every architecture */
 	__sync_lock_test_and_set(&f->core.word, o->state | o->flags | generation << WORD_GEN_SHIFT);
@@ -230,6 +268,7 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 	struct stripe *stripe = bpf_map_lookup_elem(&stripes, &lock);
 	struct gateway_state *gw = gateway_state();
 	bool half = half_open(o->state), limit = false;
+	bool reopen = p->reopen && !(have_nat && o->state == FLOW_ALIAS);
 	__u32 first = hash >> 30;
 	__u64 generation = 1, word = 0;
 	int result = INSERT_CREATED;
@@ -249,7 +288,7 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 		f = F(match)(two, key, first);
 	if (f) {
 		word = load(&f->core.word);
-		if (!p->reopen || !over(state_of(word)) || !F(take)(f, word))
+		if (!reopen || !over(state_of(word)) || !F(take)(f, word))
 			result = INSERT_EXISTS;
 		else
 			result = INSERT_REOPENED;
@@ -279,13 +318,13 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 	if (f &&
 	    (result == INSERT_CREATED || result == INSERT_REOPENED || result == INSERT_EVICTED)) {
 		generation = (word >> WORD_GEN_SHIFT) + 1;
-		F(fill)(f, key, o, p, generation);
+		F(fill)(f, key, o, p, scratch, generation);
 	}
 	bpf_spin_unlock(&stripe->lock);
 
 	if (result == INSERT_OVERFLOW) {
 		if (__sync_fetch_and_add(&gw->F(overflow), 1) < overflow_max) {
-			F(fill)(&scratch->F(fresh), key, o, p, generation);
+			F(fill)(&scratch->F(fresh), key, o, p, scratch, generation);
 			if (bpf_map_update_elem(&F(overflow), key, &scratch->F(fresh),
 						BPF_NOEXIST) == 0)
 				return result;
@@ -330,6 +369,7 @@ static __always_inline bool F(close_overflow)(const KEY *key, struct scratch *sc
 
 #undef NO_SLOT
 #undef KEY_WORDS
+#undef ALIAS
 #undef GROUP_MASK
 #undef GROUP
 #undef KEY

@@ -29,6 +29,13 @@ const (
 	TraceMapLegCells      = "leg_cells"
 	TraceMapLocals        = "locals"
 	TraceMapMacs          = "macs"
+	TraceMapNatAddresses  = "nat_addresses"
+	TraceMapNatBuckets    = "nat_buckets"
+	TraceMapNatCounters   = "nat_counters"
+	TraceMapNatPasses     = "nat_passes"
+	TraceMapNatPorts      = "nat_ports"
+	TraceMapNatRules      = "nat_rules"
+	TraceMapNatServers    = "nat_servers"
 	TraceMapNexthops      = "nexthops"
 	TraceMapOverflow4     = "overflow4"
 	TraceMapOverflow6     = "overflow6"
@@ -63,7 +70,9 @@ const (
 	TraceVarHashSeed      = "hash_seed"
 	TraceVarHaveMacs      = "have_macs"
 	TraceVarHaveMss       = "have_mss"
+	TraceVarHaveNat       = "have_nat"
 	TraceVarHaveWorkers   = "have_workers"
+	TraceVarNatLayout     = "nat_layout"
 	TraceVarNetns         = "netns"
 	TraceVarOverflowMax   = "overflow_max"
 	TraceVarSimulate      = "simulate"
@@ -134,6 +143,13 @@ type TraceMapSpecs struct {
 	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
 	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
+	NatAddresses  *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatBuckets    *ebpf.MapSpec `ebpf:"nat_buckets"`
+	NatCounters   *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatPasses     *ebpf.MapSpec `ebpf:"nat_passes"`
+	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
+	NatServers    *ebpf.MapSpec `ebpf:"nat_servers"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
@@ -172,7 +188,9 @@ type TraceVariableSpecs struct {
 	HashSeed     *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.VariableSpec `ebpf:"have_macs"`
 	HaveMss      *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveNat      *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers  *ebpf.VariableSpec `ebpf:"have_workers"`
+	NatLayout    *ebpf.VariableSpec `ebpf:"nat_layout"`
 	Netns        *ebpf.VariableSpec `ebpf:"netns"`
 	OverflowMax  *ebpf.VariableSpec `ebpf:"overflow_max"`
 	Simulate     *ebpf.VariableSpec `ebpf:"simulate"`
@@ -213,6 +231,13 @@ type TraceMaps struct {
 	LegCells      *ebpf.Map `ebpf:"leg_cells"`
 	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
+	NatAddresses  *ebpf.Map `ebpf:"nat_addresses"`
+	NatBuckets    *ebpf.Map `ebpf:"nat_buckets"`
+	NatCounters   *ebpf.Map `ebpf:"nat_counters"`
+	NatPasses     *ebpf.Map `ebpf:"nat_passes"`
+	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
+	NatRules      *ebpf.Map `ebpf:"nat_rules"`
+	NatServers    *ebpf.Map `ebpf:"nat_servers"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
@@ -249,6 +274,13 @@ func (m *TraceMaps) Close() error {
 		m.LegCells,
 		m.Locals,
 		m.Macs,
+		m.NatAddresses,
+		m.NatBuckets,
+		m.NatCounters,
+		m.NatPasses,
+		m.NatPorts,
+		m.NatRules,
+		m.NatServers,
 		m.Nexthops,
 		m.Overflow4,
 		m.Overflow6,
@@ -288,7 +320,9 @@ type TraceVariables struct {
 	HashSeed     *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.Variable `ebpf:"have_macs"`
 	HaveMss      *ebpf.Variable `ebpf:"have_mss"`
+	HaveNat      *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers  *ebpf.Variable `ebpf:"have_workers"`
+	NatLayout    *ebpf.Variable `ebpf:"nat_layout"`
 	Netns        *ebpf.Variable `ebpf:"netns"`
 	OverflowMax  *ebpf.Variable `ebpf:"overflow_max"`
 	Simulate     *ebpf.Variable `ebpf:"simulate"`

@@ -53,6 +53,12 @@ static __always_inline void note_window(struct leg *d, __u32 ack, __u16 win)
 	}
 }
 
+/* What a SYN says of its sender's window scale. */
+static __always_inline __u8 scale_flags(const struct packet *p)
+{
+	return p->wscale == WSCALE_NONE ? 0 : p->wscale | LEG_WSCALE_SEEN;
+}
+
 /* What a change of state that came too late means. */
 static __always_inline int changed(bool done)
 {
@@ -77,7 +83,7 @@ static __always_inline int track_syn_sent(struct flow_core *core, struct leg *d,
 			r->ack = p->seq + 1;
 			r->flags &= ~LEG_WINDOW;
 			d->win = p->win;
-			d->flags = p->wscale == WSCALE_NONE ? 0 : p->wscale | LEG_WSCALE_SEEN;
+			d->flags = (d->flags & LEG_XLAT) | scale_flags(p);
 			return REASON_NONE;
 		}
 		if (flags & TCP_RST) {
@@ -99,7 +105,7 @@ static __always_inline int track_syn_sent(struct flow_core *core, struct leg *d,
 		if (!change_state(core, &p->word, FLOW_SYN_RECEIVED))
 			return REASON_FLOW_GONE;
 		r->ack = p->seq + 1;
-		d->flags = p->wscale == WSCALE_NONE ? 0 : p->wscale | LEG_WSCALE_SEEN;
+		d->flags = (d->flags & LEG_XLAT) | scale_flags(p);
 		if (d->flags & r->flags & LEG_WSCALE_SEEN)
 			r->win = (r->win + (1u << (r->flags & LEG_WSCALE_MASK)) - 1) >>
 				 (r->flags & LEG_WSCALE_MASK);

@@ -26,6 +26,8 @@
 #include "known.h"
 #include "send.h"
 #include "mss.h"
+#include "translate.h"
+#include "pass.h"
 #include "reject.h"
 #include "drop.h"
 #include "tap.h"
@@ -107,7 +109,7 @@ static __always_inline bool ends_here(const struct packet *p)
 	if (multicast6(p->dst) || linklocal6(p->dst))
 		return true;
 	if (!simulate)
-		return is_local(p);
+		return is_local(p->dst, p->family);
 	s = sim();
 	return s && s->control.route == NEXTHOP_HOST;
 }
@@ -152,8 +154,10 @@ __noinline int refuse(struct xdp_md *ctx, struct packet *p, struct port *port, i
 		return XDP_DROP;
 	count_reason(reason, bpf_xdp_get_buff_len(ctx));
 	tell_drop(ctx, HOOK_XDP, p, port, reason);
-	if (reason == REASON_REJECT) {
-		int verdict = reject(ctx, p, port);
+	if (reason == REASON_REJECT ||
+	    (have_nat && p->xlat && (reason == REASON_TTL_EXPIRED || reason == REASON_TOO_BIG))) {
+		int verdict = reason == REASON_REJECT ? reject(ctx, p, port) :
+							explain(ctx, p, port, reason);
 
 		/* XDP_TX does not wake a veth peer that has NAPI but no program; a redirect does */
 		if (verdict == XDP_TX && !simulate)
@@ -162,20 +166,25 @@ __noinline int refuse(struct xdp_md *ctx, struct packet *p, struct port *port, i
 	}
 	/* the kernel says what is wrong to the sender; its answer is the host's own packet */
 	if ((reason == REASON_TTL_EXPIRED || reason == REASON_TOO_BIG) &&
-	    !(port->flags & PORT_INLINE) && !leave_mark(ctx, reason))
+	    !(port->flags & PORT_INLINE) && !leave_mark(ctx, MARK_REFUSED))
 		return XDP_PASS;
 	return XDP_DROP;
 }
 
-__noinline int pass(struct xdp_md *ctx, struct packet *p)
+__noinline int pass(struct xdp_md *ctx, struct packet *p, struct port *port)
 {
+	int element = 0;
 	__u32 cause;
 
-	if (!p)
+	if (!p || !port)
 		return XDP_DROP;
 	cause = p->pass - 1;
 	count_pass(cause, bpf_xdp_get_buff_len(ctx));
-	if ((cause == PASS_NEIGHBOUR || cause == PASS_FRAGMENT) && leave_mark(ctx, cause))
+	if (cause != PASS_NEIGHBOUR && cause != PASS_FRAGMENT)
+		return XDP_PASS;
+	if (have_nat && p->xlat)
+		element = pass_translated(ctx, p, port);
+	if (element < 0 || leave_mark(ctx, cause | element))
 		return XDP_DROP;
 	return XDP_PASS;
 }
@@ -194,6 +203,7 @@ static __always_inline void report(const struct packet *p, int reason)
 	s->result.leg = p->leg;
 	s->result.word = p->leg ? p->word : 0;
 	s->result.stages = reason ? 0 : p->stages;
+	s->result.xlat = have_nat && !reason ? p->xlat : 0;
 }
 
 static __always_inline struct port *arrival_port(struct xdp_md *ctx, const struct gateway_state *gw)
@@ -215,6 +225,10 @@ static __always_inline int send(struct xdp_md *ctx, struct packet *p, struct por
 	if (port->flags & PORT_FIX_CHECKSUM && p->kind < PACKET_ND &&
 	    checksum_missing((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
 		complete_checksum(ctx, p);
+	if (have_nat && p->xlat && translate(ctx, p, false)) {
+		count_reason(REASON_INTERNAL, p->ip_len);
+		return XDP_DROP;
+	}
 	if (!(port->flags & PORT_INLINE) && rewrite(ctx, p, hop->dst, hop->src)) {
 		count_reason(REASON_INTERNAL, p->ip_len);
 		return XDP_DROP;
@@ -280,7 +294,7 @@ out:
 	if (have_mss && unlikely(p->tcp_flags & TCP_SYN) && hop && p->pass != 1 + PASS_HOST)
 		clamp_mss(ctx, p, port, hop->port);
 	if (unlikely(p->pass))
-		return pass(ctx, p);
+		return pass(ctx, p, port);
 	if (unlikely(!hop)) {
 		hop = nexthop_at(p->nexthop);
 		if (!hop)

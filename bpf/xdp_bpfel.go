@@ -273,6 +273,8 @@ type XDPGatewayState struct {
 	Ethertypes   [8]uint16
 	Flows6       int64
 	Aliases      int64
+	NatPass      uint32
+	Pad          uint32
 }
 
 type XDPHandover struct {
@@ -553,8 +555,9 @@ type XDPScratch struct {
 		Pass       uint8
 		Family     uint8
 		Stages     uint8
+		Xlat       uint8
 		Leg        uint8
-		_          [3]byte
+		_          [2]byte
 		Word       uint64
 		Seq        uint32
 		Ack        uint32
@@ -583,8 +586,14 @@ type XDPScratch struct {
 		GroupMac   uint8
 		Opener     uint8
 		Unroutable uint8
-		Pad        [2]uint8
 		_          [1]byte
+		OutSport   uint16
+		OutDport   uint16
+		Inner      uint16
+		Pad        [2]uint8
+		_          [2]byte
+		OutSrc     [4]uint32
+		OutDst     [4]uint32
 		Queue      uint32
 		Chain      struct {
 			_      structs.HostLayout
@@ -618,7 +627,32 @@ type XDPScratch struct {
 	Gone6    XDPFlow6
 	Fresh6   XDPFlow6
 	Handover XDPHandover
-	Bytes    [520]uint8
+	Nat      struct {
+		_               structs.HostLayout
+		SourceRule      uint32
+		DestinationRule uint32
+		Ports           uint32
+		Port            uint16
+		Pad             uint16
+		Alias           struct {
+			_       structs.HostLayout
+			Flags   uint64
+			Rule    uint32
+			State   uint32
+			Hash    uint32
+			Side    uint32
+			Context uint16
+			From    uint8
+			To      uint8
+			Stages  uint8
+			Pad     [3]uint8
+		}
+		Alias4 XDPFlow4Key
+		Gone4  XDPFlow4Key
+		Alias6 XDPFlow6Key
+		Gone6  XDPFlow6Key
+	}
+	Bytes [520]uint8
 }
 
 type XDPSet4Node struct {
@@ -762,6 +796,13 @@ const (
 	XDPMapLegCells          = "leg_cells"
 	XDPMapLocals            = "locals"
 	XDPMapMacs              = "macs"
+	XDPMapNatAddresses      = "nat_addresses"
+	XDPMapNatBuckets        = "nat_buckets"
+	XDPMapNatCounters       = "nat_counters"
+	XDPMapNatPasses         = "nat_passes"
+	XDPMapNatPorts          = "nat_ports"
+	XDPMapNatRules          = "nat_rules"
+	XDPMapNatServers        = "nat_servers"
 	XDPMapNexthops          = "nexthops"
 	XDPMapOverflow4         = "overflow4"
 	XDPMapOverflow6         = "overflow6"
@@ -831,7 +872,9 @@ const (
 	XDPVarHashSeed          = "hash_seed"
 	XDPVarHaveMacs          = "have_macs"
 	XDPVarHaveMss           = "have_mss"
+	XDPVarHaveNat           = "have_nat"
 	XDPVarHaveWorkers       = "have_workers"
+	XDPVarNatLayout         = "nat_layout"
 	XDPVarOverflowMax       = "overflow_max"
 	XDPVarSimulate          = "simulate"
 	XDPVarStripeBits        = "stripe_bits"
@@ -908,6 +951,13 @@ type XDPMapSpecs struct {
 	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
 	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
+	NatAddresses  *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatBuckets    *ebpf.MapSpec `ebpf:"nat_buckets"`
+	NatCounters   *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatPasses     *ebpf.MapSpec `ebpf:"nat_passes"`
+	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
+	NatServers    *ebpf.MapSpec `ebpf:"nat_servers"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
@@ -976,7 +1026,9 @@ type XDPVariableSpecs struct {
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveNat           *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
+	NatLayout         *ebpf.VariableSpec `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
 	Simulate          *ebpf.VariableSpec `ebpf:"simulate"`
 	StripeBits        *ebpf.VariableSpec `ebpf:"stripe_bits"`
@@ -1018,6 +1070,13 @@ type XDPMaps struct {
 	LegCells      *ebpf.Map `ebpf:"leg_cells"`
 	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
+	NatAddresses  *ebpf.Map `ebpf:"nat_addresses"`
+	NatBuckets    *ebpf.Map `ebpf:"nat_buckets"`
+	NatCounters   *ebpf.Map `ebpf:"nat_counters"`
+	NatPasses     *ebpf.Map `ebpf:"nat_passes"`
+	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
+	NatRules      *ebpf.Map `ebpf:"nat_rules"`
+	NatServers    *ebpf.Map `ebpf:"nat_servers"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
@@ -1058,6 +1117,13 @@ func (m *XDPMaps) Close() error {
 		m.LegCells,
 		m.Locals,
 		m.Macs,
+		m.NatAddresses,
+		m.NatBuckets,
+		m.NatCounters,
+		m.NatPasses,
+		m.NatPorts,
+		m.NatRules,
+		m.NatServers,
 		m.Nexthops,
 		m.Overflow4,
 		m.Overflow6,
@@ -1127,7 +1193,9 @@ type XDPVariables struct {
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
+	HaveNat           *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
+	NatLayout         *ebpf.Variable `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`
 	Simulate          *ebpf.Variable `ebpf:"simulate"`
 	StripeBits        *ebpf.Variable `ebpf:"stripe_bits"`

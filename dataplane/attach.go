@@ -122,7 +122,7 @@ func (p *Plane) takePorts() error {
 	if err := p.fillTables(p.ports); err != nil {
 		return err
 	}
-	if err := p.copyLocals(); err != nil {
+	if err := errors.Join(p.copyLocals(), p.copyNATAddresses(p.ports)); err != nil {
 		return err
 	}
 	if err := p.begin(); err != nil {

@@ -100,7 +100,11 @@ func (p *Plane) Change(configs []PortConfig, g Generation, mover Mover) (*Change
 	}
 	p.portsChanged()
 	p.setStages(&g)
+	p.settleNATPorts(next)
 	c.leave()
+	if err := p.copyNATAddresses(p.ports); err != nil {
+		p.notes = append(p.notes, fmt.Sprintf("masquerading may use an address of a port that is no more: %v", err))
+	}
 	if err := p.savePorts(); err != nil {
 		p.notes = append(p.notes, fmt.Sprintf("the next start will not take over the ports as they are: %v", err))
 	}
@@ -241,6 +245,9 @@ func (c *portChange) run(g *Generation, next *loaded, mover *Mover) error {
 		if err := c.takeShut(port, seats); err != nil {
 			return err
 		}
+	}
+	if err := p.copyNATAddresses(seats); err != nil {
+		return err
 	}
 	if c.moves = c.findMoves(); len(c.moves) > 0 {
 		mover.Find(c.moving())

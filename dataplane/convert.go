@@ -80,8 +80,8 @@ func (c *conversion) copy() (err error) {
 	if c.mem.flows6, err = view[bpf.XDPFlow6Group](&c.mem, c.maps[bpf.XDPMapFlows6]); err != nil {
 		return err
 	}
-	// Nobody looks anything up in the old table by this view: stripes do not matter.
-	from, err := flowtable.MapTable(flowtable.TableConfig{Seed: c.plane.seed}, c.mem.flows4, c.mem.flows6, &c.plane.mem.gateway[0])
+	cfg := flowtable.TableConfig{Seed: c.plane.seed, StripeBits: stripeBits(uint32(len(c.mem.flows4)))}
+	from, err := flowtable.MapTable(cfg, c.mem.flows4, c.mem.flows6, &c.plane.mem.gateway[0])
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,11 @@ type Generation struct {
 	ForceStages uint8               // stages of every flow, but for those of the host
 	// ClampMSS has the MSS of SYNs held to what ports and rules say. Without it the programs have nothing of that.
 	ClampMSS bool
+	// NAT is what is translated; nil: nothing that begins now. Flows keep the translation that they have. Its
+	// pipes' set nodes are numbered behind ACL's, Destinations' before Sources'.
+	// Every generation with one needs an epoch of its own.
+	NAT      *flowtable.NAT
+	NATNames []string // of its rules, by id; "" is none. Counters are kept by name from one generation to the next
 	// Numbers say what rule ids, zones and identities of MACs mean, for the run that takes the plane over
 	// one day; nil: what the generation before said of them still holds. The plane only keeps them.
 	Numbers json.RawMessage
@@ -52,11 +57,13 @@ type loaded struct {
 	programs
 	epoch      uint32
 	generation *Generation // nil: published by a run before
+	nat        *natTables  // nil: it translates nothing, or was published by a run before
 	tapped     *programs   // in the slots instead, while somebody captures
 }
 
 func (l *loaded) close() {
 	l.programs.close()
+	l.nat.close()
 	l.untap()
 }
 
@@ -95,6 +102,7 @@ func (p *Plane) Publish(g Generation) error {
 		p.giveWorks(p.generation())
 		return err
 	}
+	p.settleNATPorts(next)
 	return nil
 }
 
@@ -126,15 +134,11 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 	}
 	p.captureGeneration(next)
 	prev := p.running.Load()
-	if err := p.putInSlots(next.inSlots()); err != nil {
-		err = fmt.Errorf("publish policy %d: %w", g.Epoch, err)
-		if prev != nil {
-			return errors.Join(err, p.putInSlots(prev.inSlots()))
-		}
-		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
+	if err := p.swap(prev, next); err != nil {
+		return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 	}
-	p.running.Store(next)
 	p.workers = p.workers || g.Workers
+	p.nat.may = p.nat.may || g.NAT != nil
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
 	}
@@ -143,6 +147,23 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 			return fmt.Errorf("publish policy %d: carry flows over: %w", g.Epoch, err)
 		}
 	}
+	return nil
+}
+
+// swap puts a generation in the place of the one that is in force, if there is one. After an error that is.
+func (p *Plane) swap(prev, next *loaded) error {
+	p.natMu.Lock() // a port that is given back meanwhile would be given to either
+	defer p.natMu.Unlock()
+	p.numberNATPorts(next)
+	if err := p.putInSlots(next.inSlots()); err != nil {
+		if prev != nil {
+			p.numberNATPorts(prev)
+			return errors.Join(err, p.putInSlots(prev.inSlots()))
+		}
+		return errors.Join(err, ignoreAbsent(p.maps[bpf.XDPMapGuards].Delete(uint32(0))))
+	}
+	p.running.Store(next)
+	p.showNAT(next.nat)
 	return nil
 }
 
@@ -185,15 +206,20 @@ func ignoreAbsent(err error) error {
 }
 
 func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
-	plain, err := p.loadPrograms(&g, nil)
+	nat, err := p.makeNAT(&g)
 	if err != nil {
 		return nil, err
 	}
-	return &loaded{programs: *plain, epoch: g.Epoch, generation: &g}, nil
+	plain, err := p.loadPrograms(&g, nat, nil)
+	if err != nil {
+		nat.close()
+		return nil, err
+	}
+	return &loaded{programs: *plain, epoch: g.Epoch, generation: &g, nat: nat}, nil
 }
 
 // loadPrograms loads a generation's programs, with a capture in the form that copies packets to it.
-func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
+func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*programs, error) {
 	spec := p.spec.Copy()
 	xdp, guard, shared := bpf.XDPProgSoftdpu, bpf.XDPProgGuard, maps.Clone(p.maps)
 	if c != nil {
@@ -209,6 +235,9 @@ func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
 	if err := p.setWorks(spec, g); err != nil {
 		return nil, err
 	}
+	if err := p.setNAT(spec, g, nat, shared); err != nil {
+		return nil, err
+	}
 	macs := spec.Maps[bpf.XDPMapMacs]
 	macs.MaxEntries = uint32(max(1, len(g.MACs)))
 	macs.Contents = nil
@@ -218,7 +247,7 @@ func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
 	for _, m := range []struct {
 		name string
 		make func(*ebpf.MapSpec) (*ebpf.Map, error)
-	}{{bpf.XDPMapSetNodes4, setNodes4(g.ACL)}, {bpf.XDPMapSetNodes6, setNodes6(g.ACL)}} {
+	}{{bpf.XDPMapSetNodes4, setNodes4(g.pipes())}, {bpf.XDPMapSetNodes6, setNodes6(g.pipes())}} {
 		made, err := m.make(spec.Maps[m.name])
 		if err != nil {
 			return nil, fmt.Errorf("make map %s: %w", m.name, err)
@@ -231,9 +260,15 @@ func (p *Plane) loadPrograms(g *Generation, c *Capture) (*programs, error) {
 			return nil, err
 		}
 	}
-	if g.ACL != nil {
+	for _, pipe := range g.pipes() {
+		if pipe.acl == nil {
+			continue
+		}
 		for _, name := range []string{xdp, guard} {
-			if err := flowtable.ReplaceClassifier(spec.Programs[name], g.ACL); err != nil {
+			if name == guard && !pipe.guarded {
+				continue
+			}
+			if err := flowtable.ReplacePipe(spec.Programs[name], pipe.function, pipe.acl); err != nil {
 				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
 			}
 		}

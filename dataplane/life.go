@@ -30,7 +30,9 @@ type life struct {
 	links   map[string]link.Link // of them, those that this run has made
 	records int                  // changes in the state when this run began
 
-	numbers json.RawMessage // of the generation published, while the state still tells of the maps before
+	// Of the generations published, while the state still tells of the maps before.
+	numbers json.RawMessage
+	nat     bool
 }
 
 // Numbers returns what the latest generation of an earlier run, in the network namespace of the calling
@@ -61,12 +63,13 @@ func (p *Plane) SetNumbers(numbers json.RawMessage) error {
 // runs on: until commit, new ones are not those that a run after a failure finds.
 func (l *life) publish(g *Generation) error {
 	if l.taken || l.directory == "" {
-		return l.state.publish(g.Epoch, g.Numbers)
+		return l.state.publish(g.Epoch, g.Numbers, g.NAT != nil)
 	}
 	if g.Numbers != nil {
 		l.numbers = g.Numbers
 	}
-	return l.state.publish(g.Epoch, nil)
+	l.nat = l.nat || g.NAT != nil
+	return l.state.publish(g.Epoch, nil, false)
 }
 
 // openLife finds what there is. p.ns and p.nl are open.
@@ -176,7 +179,7 @@ func (p *Plane) commit() error {
 		s.Convert = l.number
 	}
 	if !l.taken {
-		s.Numbers = l.numbers
+		s.Numbers, s.NAT = l.numbers, l.nat
 	}
 	if err := p.savePorts(); err != nil {
 		return err

@@ -173,7 +173,7 @@ func (p *Plane) takeDevice(port *Port) error {
 	if err := p.fillZones(port); err != nil {
 		return port.errorf("%w", err)
 	}
-	return nil
+	return p.copyNATAddresses(p.ports)
 }
 
 // returns takes back the device of a port that waits for one of that name.

@@ -64,6 +64,9 @@ type Plane struct {
 	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
+	natMu sync.RWMutex
+	nat   nat
+
 	mu     sync.Mutex // what follows
 	ports  []*Port
 	placed bool           // by Attach or Place
@@ -72,6 +75,8 @@ type Plane struct {
 	notes  []string
 	losses []link.Link           // what counts losses behind XDP
 	locals map[netip.Prefix]bool // what the map of that name holds
+
+	addresses natAddresses
 }
 
 // kernel is what the running kernel offers.
@@ -93,6 +98,7 @@ var needs = struct {
 // were made for may see, those of a capture, and what the object holds for bpf2go alone.
 var perGeneration = map[string]bool{
 	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapNatRules: true, bpf.XDPMapNatBuckets: true, bpf.XDPMapNatServers: true, bpf.XDPMapNatPorts: true, bpf.XDPMapNatCounters: true,
 	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
 }
 
@@ -109,7 +115,7 @@ func Open(o Options) (*Plane, error) {
 }
 
 func open(o Options, k kernel) (p *Plane, err error) {
-	p = &Plane{options: o, seed: o.HashSeed, kernel: k, workers: o.Workers}
+	p = &Plane{options: o, seed: o.HashSeed, kernel: k, workers: o.Workers, nat: nat{past: make(map[string]bpf.XDPNatCounter)}}
 	if p.sizes, err = o.Sizes(); err != nil {
 		return nil, err
 	}
@@ -283,6 +289,9 @@ func (p *Plane) release() (err error) {
 	}
 	p.files = nil
 	err = errors.Join(err, p.unwatchLosses())
+	p.natMu.Lock()
+	p.nat.shown = nil
+	p.natMu.Unlock()
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}

@@ -338,5 +338,5 @@ func (p *Plane) followAddresses() error {
 			p.storePort(port)
 		}
 	}
-	return nil
+	return p.copyNATAddresses(p.ports)
 }

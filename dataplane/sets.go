@@ -4,23 +4,28 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/flowtable"
 )
 
-// setNodes4 returns what makes the map of a generation's large sets, filled; nil holds none.
-func setNodes4(a *flowtable.ACL) func(*ebpf.MapSpec) (*ebpf.Map, error) {
+// setNodes4 returns what makes the map of a generation's large sets, filled.
+func setNodes4(pipes []pipe) func(*ebpf.MapSpec) (*ebpf.Map, error) {
 	var nodes []bpf.XDPSet4Node
-	if a != nil {
-		nodes, _ = a.Sets()
+	for _, p := range pipes {
+		if p.acl != nil {
+			of, _ := p.acl.Sets()
+			nodes = append(nodes, of...)
+		}
 	}
 	return func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, nodes) }
 }
 
 // setNodes6 is setNodes4 of IPv6.
-func setNodes6(a *flowtable.ACL) func(*ebpf.MapSpec) (*ebpf.Map, error) {
+func setNodes6(pipes []pipe) func(*ebpf.MapSpec) (*ebpf.Map, error) {
 	var nodes []bpf.XDPSet6Node
-	if a != nil {
-		_, nodes = a.Sets()
+	for _, p := range pipes {
+		if p.acl != nil {
+			_, of := p.acl.Sets()
+			nodes = append(nodes, of...)
+		}
 	}
 	return func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, nodes) }
 }

@@ -20,7 +20,7 @@ const (
 
 // Options say how large the tables are. They hold for the life of a Plane.
 type Options struct {
-	FlowsMax      int     // entries of both families together; 0 = 1,000,000
+	FlowsMax      int     // entries of both families together; 0 = 1,000,000. A translated flow has two
 	HalfOpenShare float64 // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
 	Rules         int     // rules of the first policy; the counters have room for twice as many, and 16,384 at least
 	EventRate     uint32  // events a second, per rule or reason, and CPU; 0 = 1000
@@ -73,15 +73,20 @@ func (o Options) Sizes() (Sizes, error) {
 	// Twice as many slots as flows, in each family: either may hold them all.
 	groups := ceilPow2(uint64(o.FlowsMax) * 2 / groupSlots)
 	return Sizes{
-		FlowsMax:    int64(o.FlowsMax),
-		HalfOpenMax: max(1, int64(float64(o.FlowsMax)*o.HalfOpenShare)),
-		Groups:      groups,
-		// A key's two groups must share a stripe; 16 groups to each keep them apart otherwise.
-		StripeBits:     uint32(min(stripeBitsMax, max(0, bits.Len32(groups)-1-4))),
+		FlowsMax:       int64(o.FlowsMax),
+		HalfOpenMax:    max(1, int64(float64(o.FlowsMax)*o.HalfOpenShare)),
+		Groups:         groups,
+		StripeBits:     stripeBits(groups),
 		OverflowMax:    uint32(min(1<<16, max(1024, o.FlowsMax/64))),
 		FragmentGroups: fragmentGroups,
 		Rules:          min(rulesLimit, max(rulesLeast, ceilPow2(uint64(o.Rules+1)*2))),
 	}, nil
+}
+
+// stripeBits returns log2 of the creation locks that tables of so many groups use. A key's two groups must
+// share one; 16 groups to each keep them apart otherwise.
+func stripeBits(groups uint32) uint32 {
+	return uint32(min(stripeBitsMax, max(0, bits.Len32(groups)-1-4)))
 }
 
 // ceilPow2 returns the least power of two that is not below n; 2 at least, so that there are two

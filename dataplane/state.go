@@ -33,6 +33,8 @@ type state struct {
 	Numbers   json.RawMessage   `json:"numbers,omitempty"`
 	Numbering numbering         `json:"numbering"`         // of ports
 	Indices   map[string]uint32 `json:"indices,omitempty"` // of the interfaces that ports have, by port
+	// NAT says that flows in the maps may be translated: programs without translation could not read them.
+	NAT bool `json:"nat,omitempty"`
 	// PickUp is until when TCP is picked up without its SYN: a grace outlives the run that began it.
 	PickUp time.Time `json:"pick_up,omitzero"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
@@ -118,11 +120,12 @@ func (s *state) save() error {
 	return s.write()
 }
 
-// publish remembers an epoch that is about to be in force, and what its numbers mean, unless that is nil.
-func (s *state) publish(epoch uint32, numbers json.RawMessage) error {
+// publish remembers an epoch that is about to be in force, what its numbers mean, unless that is nil, and
+// that it translates.
+func (s *state) publish(epoch uint32, numbers json.RawMessage, nat bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Epoch = epoch
+	s.Epoch, s.NAT = epoch, s.NAT || nat
 	if numbers != nil {
 		s.Numbers = numbers
 	}

@@ -193,6 +193,10 @@ func (p *Plane) resume() error {
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("read own addresses: %w", err)
 	}
+	if err := p.resumeNATAddresses(); err != nil {
+		return err
+	}
+	p.nat.may = p.life.state.NAT
 	g := &loaded{epoch: p.life.state.Epoch}
 	err := p.maps[bpf.XDPMapGenerations].Lookup(uint32(0), &g.xdp)
 	if err == nil {

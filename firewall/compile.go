@@ -43,6 +43,7 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 	for i := range p.Rules {
 		c.rule(c.out.Order[i], &p.Rules[i])
 	}
+	c.natRules()
 	if len(c.errs) > 0 {
 		return nil, c.errs.Sorted(p.Files...)
 	}

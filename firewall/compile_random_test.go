@@ -99,6 +99,30 @@ func randomPolicy(r *rand.Rand) string {
 		return pick("tcp/80", "tcp/443", "udp/53", "tcp", "udp/1000-2000", "icmp", "icmp/echo-request", "icmpv6/128", "esp", "gre",
 			"proto/47", "proto/1", "web", "ntp", "{proto: tcp, port: {set: ports}}", "{proto: tcp, port: [79, 80-90], source_port: 1024-65535}", "sctp", "ah", "icmp/3/4")
 	}
+	b.WriteString("nat:\n")
+	for i := range r.IntN(8) {
+		from, to := end(true), end(false)
+		for strings.Contains(from, "host") {
+			from = end(true)
+		}
+		what, services := pick("keep: true", "masquerade: {}", "masquerade: {}", "snat: {addresses: 198.18.0.0/29}", "snat: {addresses: 2001:db8:1::/126, ports: 1-9}",
+			"dnat: {to: 10.0.0.7}", "dnat: {servers: [{address: 2001:db8::7}, {address: 2001:db8::8, drain: true}]}",
+			"prefix: {inside: 10.0.0.0/25, outside: 192.0.2.0/25}", "prefix: {inside: 2001:db8::/64, outside: 2001:db8:0:1::/64}"), r.IntN(2) == 0
+		if strings.HasPrefix(what, "dnat") {
+			to = pick("any", "host", list(3, addr), "{set: s1}", "{set: empty}", "{addresses: "+list(2, addr)+", set: [s1, s2]}", "{zone: host, addresses: "+addr()+"}")
+		}
+		if strings.HasPrefix(what, "prefix") {
+			from, services = pick("any", "a", "[a, b]", "{zone: c}"), false
+		}
+		for !strings.HasPrefix(what, "dnat") && !strings.HasPrefix(what, "keep") && strings.Contains(to, "host") {
+			to = end(false)
+		}
+		fmt.Fprintf(&b, "  - {name: n%d, from: %s, to: %s, %s", i, from, to, what)
+		if services {
+			fmt.Fprintf(&b, ", service: %s", list(3, service))
+		}
+		b.WriteString("}\n")
+	}
 	b.WriteString("rules:\n")
 	for i := range 1 + r.IntN(12) {
 		fmt.Fprintf(&b, "  - {name: r%d, from: %s, to: %s, action: %s", i, end(true), end(false), pick("allow", "deny", "reject", "allow"))

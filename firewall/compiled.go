@@ -50,14 +50,20 @@ type CompileOptions struct {
 
 // Compiled is a policy ready to be built into a classifier. It is immutable.
 type Compiled struct {
-	Rules    []RuleInfo           // index = rule id; those of earlier policies are Gone, ids without a Name free
-	Order    []uint32             // ids of the policy's rules in its order, without the built-in ones
-	Zones    []string             // index = zone id: "", "host", then the policy's; "" = an id that it does not use
-	Ports    []PortZone           // in order of port and VLAN
-	Entries  []flowtable.ACLEntry // in evaluation order
-	MACs     map[MAC]uint16       // identity of each MAC that the policy names, from 1
-	Tests    []Test
-	Warnings Errors // of the policy and of its compilation
+	Rules   []RuleInfo           // index = rule id; those of earlier policies are Gone, ids without a Name free
+	Order   []uint32             // ids of the policy's rules in its order, without the built-in ones
+	Zones   []string             // index = zone id: "", "host", then the policy's; "" = an id that it does not use
+	Ports   []PortZone           // in order of port and VLAN
+	Entries []flowtable.ACLEntry // in evaluation order
+	// What the policy translates, without a nat rule that can match nil. Its pipes are numbered as if no other
+	// stood before them: NATBehind.
+	NAT                         *flowtable.NAT
+	NATRules                    []NATRuleInfo        // index = nat rule id, [0] is none; those of earlier policies are Gone, ids without a Name free
+	NATOrder                    [][]uint32           // ids of the policy's nat rules, in its order
+	NATDestinations, NATSources []flowtable.ACLEntry // in evaluation order; a verdict's rule is a nat rule's id, 0 of what is exempt
+	MACs                        map[MAC]uint16       // identity of each MAC that the policy names, from 1
+	Tests                       []Test
+	Warnings                    Errors // of the policy and of its compilation
 	// NextExpiry is when the earliest rule expires that had not at compile time; zero: none will.
 	NextExpiry time.Time
 	// Identities are for the policy that follows this one.

@@ -102,9 +102,9 @@ func (r *Rule) expiresText() string {
 	return r.Expires.AddDate(0, 0, -1).Format(time.DateOnly) // the last day, as it is written
 }
 
-func (r *Rule) serviceText() string {
-	if len(r.Services) == 0 {
+func servicesText(services []ServiceMatch) string {
+	if len(services) == 0 {
 		return NameAny
 	}
-	return list(r.Services, serviceText)
+	return list(services, serviceText)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+	"strings"
 
 	"github.com/softdpu/softdpu/flowtable"
 )
@@ -17,6 +18,7 @@ const (
 	KindSet      = "set"
 	KindWorkload = "workload"
 	KindService  = "service"
+	KindNAT      = "nat"
 	KindRule     = "rule"
 	KindTest     = "test"
 )
@@ -58,9 +60,12 @@ func Diff(before, after *Policy) []Difference {
 		func(w *Workload) (string, Pos) { return w.Name, w.Pos }, workloadFields)
 	diffSection(&out, KindService, before.Services, after.Services,
 		func(s *Service) (string, Pos) { return s.Name, s.Pos }, serviceFields)
-	diffSection(&out, KindRule, before.Rules, after.Rules,
-		func(r *Rule) (string, Pos) { return r.Name, r.Pos }, ruleFields)
-	out = append(out, movedRules(before.Rules, after.Rules)...)
+	natName := func(r *NATRule) (string, Pos) { return r.Name, r.Pos }
+	diffSection(&out, KindNAT, before.NAT, after.NAT, natName, natFields)
+	out = append(out, moved(KindNAT, before.NAT, after.NAT, natName)...)
+	ruleName := func(r *Rule) (string, Pos) { return r.Name, r.Pos }
+	diffSection(&out, KindRule, before.Rules, after.Rules, ruleName, ruleFields)
+	out = append(out, moved(KindRule, before.Rules, after.Rules, ruleName)...)
 	diffSection(&out, KindTest, before.Tests, after.Tests,
 		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields)
 	return out
@@ -72,6 +77,7 @@ type Changes struct {
 	Sets      Change `json:"sets"`
 	Workloads Change `json:"workloads"`
 	Services  Change `json:"services"`
+	NAT       Change `json:"nat"`
 	Rules     Change `json:"rules"`
 	Tests     Change `json:"tests"`
 }
@@ -87,7 +93,8 @@ type Change struct {
 // CountChanges counts what Diff has found.
 func CountChanges(all []Difference) (c Changes) {
 	kinds := map[string]*Change{
-		KindZone: &c.Zones, KindSet: &c.Sets, KindWorkload: &c.Workloads, KindService: &c.Services, KindRule: &c.Rules, KindTest: &c.Tests,
+		KindZone: &c.Zones, KindSet: &c.Sets, KindWorkload: &c.Workloads, KindService: &c.Services,
+		KindNAT: &c.NAT, KindRule: &c.Rules, KindTest: &c.Tests,
 	}
 	for i := range all {
 		k := kinds[all[i].Kind]
@@ -217,11 +224,29 @@ func ruleFields(r *Rule) []field {
 		onFailure = OnFailureBypass
 	}
 	return []field{
-		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", r.serviceText(), r.Services},
+		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", servicesText(r.Services), r.Services},
 		word("action", r.Action.String()), yes("log", r.Log), word("mode", mode), word("expires", r.expiresText()),
 		yes("midstream", r.Midstream), word("on_failure", onFailure), word("mirror", r.Mirror.Text()), word("mss_clamp", mssText(r.MSSClamp)),
 		word("description", r.Description), word("owner", r.Owner),
 	}
+}
+
+func natFields(r *NATRule) []field {
+	fields := []field{
+		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", servicesText(r.Services), r.Services},
+	}
+	for _, kind := range natKinds {
+		f := word(kind, "")
+		if kind == string(r.Kind) {
+			var servers []string
+			for _, s := range r.Servers {
+				servers = append(servers, s.text())
+			}
+			f.text, f.whole = r.detail(list(r.Servers, NATServer.text)), r.detail(strings.Join(servers, ", "))
+		}
+		fields = append(fields, f)
+	}
+	return append(fields, word("description", r.Description), word("owner", r.Owner))
 }
 
 // packetText writes a test's packet in one line.
@@ -248,7 +273,7 @@ func (t *Test) packetText() string {
 }
 
 func testFields(t *Test) []field {
-	return []field{word("packet", t.packetText()), word("verdict", string(t.Expect.Verdict)), word("rule", t.Expect.Rule)}
+	return []field{word("packet", t.packetText()), word("verdict", string(t.Expect.Verdict)), word("rule", t.Expect.Rule), word("nat", t.Expect.NAT.text())}
 }
 
 // diffSets compares sets by their entries, of which there may be millions: told are how many came and
@@ -323,16 +348,17 @@ func members[T any](before, after []T, order func(a, b T) int, text func(T) stri
 	return tell(added), tell(gone)
 }
 
-// movedRules names the fewest rules that have to move for those that both policies have to stand in the
+// moved names the fewest rules that have to move for those that both policies have to stand in the
 // new order, as the first that matches decides. One that has changed besides is told here too.
-func movedRules(before, after []Rule) []Difference {
+func moved[T any](kind string, before, after []T, name func(*T) (string, Pos)) []Difference {
+	nameOf := func(r *T) string { n, _ := name(r); return n }
 	place := make(map[string]int, len(before))
 	for i := range before {
-		place[before[i].Name] = i
+		place[nameOf(&before[i])] = i
 	}
 	var common []int // positions in after
 	for i := range after {
-		if _, old := place[after[i].Name]; old {
+		if _, old := place[nameOf(&after[i])]; old {
 			common = append(common, i)
 		}
 	}
@@ -340,8 +366,8 @@ func movedRules(before, after []Rule) []Difference {
 	var tops []int // index into common of the smallest end of a run of each length
 	previous := make([]int, len(common))
 	for i, at := range common {
-		p := place[after[at].Name]
-		n := sort.Search(len(tops), func(k int) bool { return place[after[common[tops[k]]].Name] >= p })
+		p := place[nameOf(&after[at])]
+		n := sort.Search(len(tops), func(k int) bool { return place[nameOf(&after[common[tops[k]]])] >= p })
 		previous[i] = -1
 		if n > 0 {
 			previous[i] = tops[n-1]
@@ -363,16 +389,16 @@ func movedRules(before, after []Rule) []Difference {
 		if stays[at] {
 			continue
 		}
-		r := &after[at]
+		n, pos := name(&after[at])
 		where := "first"
 		if at > 0 {
-			where = "behind " + after[at-1].Name
+			where = "behind " + nameOf(&after[at-1])
 		}
 		was := "first"
-		if p := place[r.Name]; p > 0 {
-			was = "behind " + before[p-1].Name
+		if p := place[n]; p > 0 {
+			was = "behind " + nameOf(&before[p-1])
 		}
-		out = append(out, Difference{KindRule, r.Name, DiffMoved, []FieldDiff{{"place", was, where}}, r.Pos.File, r.Pos.Line})
+		out = append(out, Difference{kind, n, DiffMoved, []FieldDiff{{"place", was, where}}, pos.File, pos.Line})
 	}
 	return out
 }

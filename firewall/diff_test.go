@@ -83,6 +83,9 @@ func TestDiff(t *testing.T) {
 		{"a zone", []string{"wan: {ports: [wan0]}", "wan: {ports: [wan0], untrusted: true, addresses: [10.0.0.1-10.0.0.9]}"}, []string{
 			"changed zone wan:5 addresses()(10.0.0.1-10.0.0.9) untrusted()(true)"}},
 		{"a label", []string{`pci: "yes"`, `pci: "no", site: a`}, []string{"changed workload pos:10 labels(pci=yes)(pci=no, site=a)"}},
+		{"nat", []string{"rules:\n", "nat:\n  - {name: branch, from: lan, to: wan, masquerade: {}}\n  - {name: farm, from: wan, to: 192.0.2.1, service: tcp/80, dnat: {servers: [{address: 10.20.1.1, port: 8080}, {address: 10.20.1.2, drain: true}]}}\nrules:\n"}, []string{
+			"added nat branch:15 from()(zone lan) to()(zone wan) service()(any) masquerade()(ports 1024-65535)",
+			"added nat farm:16 from()(zone wan) to()(addresses 192.0.2.1) service()(tcp/80) dnat()(to 10.20.1.1:8080, 10.20.1.2 drain)"}},
 		{"a test", []string{"rule: browse", "rule: pay", "dst: 203.0.113.99", "dst: 203.0.113.9"}, []string{
 			"changed test browsing:20 packet(in lan0 out wan0 src 10.20.2.2 dst 203.0.113.99 proto 6 ports 49152 to 80)(in lan0 out wan0 src 10.20.2.2 dst 203.0.113.9 proto 6 ports 49152 to 80) rule(browse)(pay)"}},
 	} {
@@ -99,6 +102,36 @@ func TestDiff(t *testing.T) {
 				t.Errorf("tells\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
 			}
 		})
+	}
+}
+
+// Rules of translation are told as rules are, and the seventeenth server too.
+func TestDiffNAT(t *testing.T) {
+	servers := func(last string) string {
+		var all []string
+		for i := range 20 {
+			all = append(all, fmt.Sprintf("{address: 10.30.0.%d}", i+1))
+		}
+		return strings.Join(append(all, last), ", ")
+	}
+	before := strings.Replace(natPolicy, "{address: 10.30.0.8, port: 8443, drain: true}", servers("{address: 10.30.1.1}"), 1)
+	before = strings.Replace(before, "{address: 10.30.0.7, weight: 2}, ", "", 1)
+	after := strings.Replace(before, "{address: 10.30.1.1}", "{address: 10.30.1.1, weight: 3}", 1)
+	after = strings.Replace(after, "masquerade: {ports: 20000-29999}", "snat: {addresses: 203.0.113.7}", 1)
+	lines := strings.Split(after, "\n")
+	lines[13], lines[14] = lines[14], lines[13]
+	got := Diff(parsed(t, before), parsed(t, strings.Join(lines, "\n")))
+	want := []string{
+		"changed nat branch:17 masquerade(ports 20000-29999)() snat()(to 203.0.113.7)",
+		"changed nat farm:21 dnat(", "moved nat not-from-partners:14 place(behind not-to-vpn)(first)",
+	}
+	for i, line := range tell(got) {
+		if i >= len(want) || !strings.HasPrefix(line, want[i]) || len(got) != len(want) {
+			t.Fatalf("tells\n%s", strings.Join(tell(got), "\n"))
+		}
+	}
+	if c := CountChanges(got); c != (Changes{NAT: Change{Changed: 2, Moved: 1}}) {
+		t.Errorf("counts %+v", c)
 	}
 }
 
@@ -136,9 +169,9 @@ func TestMovedRules(t *testing.T) {
 				after = slices.Insert(slices.Delete(after, i, i+1), j, r)
 			}
 		}
-		moved := make(map[string]bool)
-		for _, d := range movedRules(before, after) {
-			moved[d.Name] = true
+		named := make(map[string]bool)
+		for _, d := range moved(KindRule, before, after, func(r *Rule) (string, Pos) { return r.Name, r.Pos }) {
+			named[d.Name] = true
 		}
 		stay := func(moved func(string) bool) (names []string, inOrder bool) {
 			inOrder = true
@@ -150,13 +183,13 @@ func TestMovedRules(t *testing.T) {
 			}
 			return names, inOrder
 		}
-		if _, inOrder := stay(func(n string) bool { return moved[n] }); !inOrder {
-			t.Fatalf("round %d: %v of %v move", round, moved, after)
+		if _, inOrder := stay(func(n string) bool { return named[n] }); !inOrder {
+			t.Fatalf("round %d: %v of %v move", round, named, after)
 		}
 		for set := range 1 << len(before) { // no smaller choice does
 			names, inOrder := stay(func(n string) bool { return set>>(n[0]-'0')&1 == 1 })
-			if inOrder && len(before)-len(names) < len(moved) {
-				t.Fatalf("round %d: %d rules move, and %d would do", round, len(moved), len(before)-len(names))
+			if inOrder && len(before)-len(names) < len(named) {
+				t.Fatalf("round %d: %d rules move, and %d would do", round, len(named), len(before)-len(names))
 			}
 		}
 	}

@@ -66,6 +66,12 @@ func (l *loader) testExpect(n *Node) TestExpect {
 		}
 		e.Rule = name
 	}
+	if v := f["nat"]; v != nil {
+		e.NAT = l.testNAT(v)
+		if e.Verdict != VerdictAllow && e.Verdict != "" {
+			l.Fail(v.Pos.Errorf("nat beside verdict %s", e.Verdict).WithHint("only what is allowed is translated; take nat out"))
+		}
+	}
 	return e
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -19,6 +20,8 @@ func FuzzPolicy(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Add(head + "zones: {a: {ports: [p], vlans: [1, 2]}}\nrules:\n  - name: r\n    from: {zone: a, labels: {x: y}}\n    to: [host]\n    action: allow\n")
+	f.Add(natPolicy)
+	f.Add(head + "zones: {a: {ports: [p]}}\nnat:\n  - {name: n, from: a, to: {addresses: [::/0]}, service: udp, dnat: {servers: [{address: 2001:db8::1, port: 1}]}}\n  - {name: m, from: any, to: [host, a], keep: true}\n")
 	f.Add("a: [\"\\u263a\", 'it''s', |\n  x\n]\n")
 	f.Add("? a\n: - b\n  - &x c\n  - *x\n<<: {z: 1}\n--- !!map\n...\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -67,6 +70,15 @@ func FuzzPolicy(f *testing.F) {
 		}
 		if _, err := flowtable.CompileACL(c.Entries); err != nil {
 			t.Fatal(err)
+		}
+		for _, e := range slices.Concat(c.NATDestinations, c.NATSources) {
+			id := e.Verdict & 0xffffff
+			if id == 0 {
+				continue // exempt
+			}
+			if int(id) >= len(c.NAT.Rules) || c.NAT.Rules[id].Kind == 0 || c.NATRules[id].Name == "" || c.NATRules[id].Family != e.Family {
+				t.Fatalf("entry of nat rule %d of %d", id, len(c.NATRules))
+			}
 		}
 		for _, e := range c.Entries {
 			if int(e.Verdict&0xffffff) >= len(c.Rules) {

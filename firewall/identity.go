@@ -11,11 +11,11 @@ import (
 // others at least. Fragments of a refused datagram bear its rule for 30 s.
 const IdentityRest = 40 * time.Second
 
-// Identities are the numbers by which flows and counters know rules, zones and MAC addresses. They live
+// Identities are the numbers by which flows and counters know rules, nat rules, zones and MAC addresses. They live
 // as long as the flows do: the policy that follows another is compiled with the other's, and what both
 // have keeps its number.
 //
-// A rule is known by its name, wherever it stands. A zone is known by what belongs to it: one with all
+// A rule is known by its name, wherever it stands, a nat rule by its name, family and list. A zone is known by what belongs to it: one with all
 // the ports and VLANs of a zone before has that one's number, whatever either is called, because the
 // flows of these ports bear it; otherwise it is known by its name too. What is gone keeps its number
 // until Release, and has it again if it comes back. Identities are immutable.
@@ -23,6 +23,7 @@ type Identities struct {
 	rules []ruleIdentity // index = id - RuleFirst
 	zones []zoneIdentity // index = id - zoneFirst
 	macs  map[MAC]macIdentity
+	nat   []natIdentity // index = id - 1
 }
 
 // ruleIdentity is free if its rule has no name.
@@ -52,6 +53,7 @@ type place struct {
 // Borne says which numbers flows bear.
 type Borne struct {
 	Rules map[uint32]bool
+	NAT   map[uint32]bool // nat rules
 	Zones [zoneMax + 1]bool
 	MACs  map[uint16]bool
 }
@@ -59,7 +61,7 @@ type Borne struct {
 // Release frees the numbers of what has been gone for IdentityRest at now and is borne by no flow. Those
 // are given to others from then on, the lowest first.
 func (i *Identities) Release(now time.Time, b *Borne) *Identities {
-	out := &Identities{slices.Clone(i.rules), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs))}
+	out := &Identities{slices.Clone(i.rules), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs)), slices.Clone(i.nat)}
 	rested := func(gone time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
 	for n := range out.rules {
 		if r := &out.rules[n]; rested(r.gone) && !b.Rules[RuleFirst+uint32(n)] {
@@ -69,6 +71,11 @@ func (i *Identities) Release(now time.Time, b *Borne) *Identities {
 	for n := range out.zones {
 		if z := &out.zones[n]; rested(z.gone) && !b.Zones[zoneFirst+n] {
 			*z = zoneIdentity{}
+		}
+	}
+	for n := range out.nat {
+		if r := &out.nat[n]; rested(r.gone) && !b.NAT[uint32(n)+1] {
+			*r = natIdentity{}
 		}
 	}
 	for mac, m := range i.macs {
@@ -88,6 +95,11 @@ func (i *Identities) AnyGone() bool {
 	}
 	for n := range i.zones {
 		if !i.zones[n].gone.IsZero() {
+			return true
+		}
+	}
+	for n := range i.nat {
+		if !i.nat[n].gone.IsZero() {
 			return true
 		}
 	}

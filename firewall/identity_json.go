@@ -15,6 +15,7 @@ type savedIdentities struct {
 	Rules []savedRule `json:"rules"`
 	Zones []savedZone `json:"zones"`
 	MACs  []savedMAC  `json:"macs"`
+	NAT   []savedNAT  `json:"nat,omitempty"`
 }
 
 type savedRule struct {
@@ -43,6 +44,17 @@ type savedMAC struct {
 	Gone time.Time `json:"gone,omitzero"`
 }
 
+type savedNAT struct {
+	ID           uint32    `json:"id"`
+	Name         string    `json:"name"`
+	Family       uint8     `json:"family"`
+	Destinations bool      `json:"destinations"`
+	Kind         NATKind   `json:"kind"`
+	File         string    `json:"file"`
+	Line         int       `json:"line"`
+	Gone         time.Time `json:"gone,omitzero"`
+}
+
 // MarshalJSON writes what another process needs to go on with flows of this one.
 func (i *Identities) MarshalJSON() ([]byte, error) {
 	s := savedIdentities{Rules: []savedRule{}, Zones: []savedZone{}, MACs: []savedMAC{}}
@@ -65,6 +77,13 @@ func (i *Identities) MarshalJSON() ([]byte, error) {
 		s.MACs = append(s.MACs, savedMAC{m.id, mac.String(), m.gone})
 	}
 	slices.SortFunc(s.MACs, func(a, b savedMAC) int { return cmp.Compare(a.ID, b.ID) })
+	for n := range i.nat {
+		if r := &i.nat[n]; r.info.Name != "" {
+			s.NAT = append(s.NAT, savedNAT{
+				uint32(n) + 1, r.info.Name, r.info.Family, r.info.Destinations, r.info.Kind, r.info.File, r.info.Line, r.gone,
+			})
+		}
+	}
 	return json.Marshal(s)
 }
 
@@ -117,6 +136,29 @@ func (i *Identities) UnmarshalJSON(text []byte) error {
 		taken[m.ID] = true
 		out.macs[MAC(mac)] = macIdentity{m.ID, m.Gone}
 	}
+	if err := out.readNAT(s.NAT); err != nil {
+		return err
+	}
 	*i = out
+	return nil
+}
+
+func (i *Identities) readNAT(saved []savedNAT) error {
+	known := make(map[natKey]bool)
+	for _, r := range saved {
+		info := NATRuleInfo{Name: r.Name, File: r.File, Line: r.Line, Kind: r.Kind, Family: r.Family, Destinations: r.Destinations}
+		n := int(r.ID) - 1
+		if n < 0 || r.ID >= maxRules || r.Name == "" || r.Family != 4 && r.Family != 6 || known[info.key()] {
+			return fmt.Errorf("read identities: nat rule %q cannot have id %d", r.Name, r.ID)
+		}
+		known[info.key()] = true
+		for len(i.nat) <= n {
+			i.nat = append(i.nat, natIdentity{})
+		}
+		if i.nat[n].info.Name != "" {
+			return fmt.Errorf("read identities: nat rules %q and %q have id %d", i.nat[n].info.Name, r.Name, r.ID)
+		}
+		i.nat[n] = natIdentity{info, r.Gone}
+	}
 	return nil
 }

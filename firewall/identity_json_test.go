@@ -50,6 +50,10 @@ func TestIdentitiesDamaged(t *testing.T) {
 		{`{"zones":[{"id":2,"name":"a"},{"id":2,"name":"b"}]}`, "have id 2"},
 		{`{"macs":[{"id":0,"mac":"02:00:00:00:00:05"}]}`, "cannot have id 0"},
 		{`{"macs":[{"id":1,"mac":"02:00"}]}`, "cannot have id 1"},
+		{`{"nat":[{"id":0,"name":"a","family":4}]}`, `nat rule "a" cannot have id 0`},
+		{`{"nat":[{"id":1,"name":"a","family":5}]}`, "cannot have id 1"},
+		{`{"nat":[{"id":1,"name":"a","family":4},{"id":2,"name":"a","family":4}]}`, "cannot have id 2"},
+		{`{"nat":[{"id":1,"name":"a","family":4},{"id":1,"name":"a","family":6}]}`, "have id 1"},
 		{`{"rules":1}`, "read identities"},
 		{`{"rulez":[]}`, "read identities"},
 	} {

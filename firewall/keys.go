@@ -6,7 +6,7 @@ const APIVersion = "softdpu/v1"
 // keys are the keys that each kind of map may hold; schema/policy.schema.json says the same under
 // "$defs", and a test holds them together.
 var keys = map[string][]string{
-	"policy":   {"apiVersion", "kind", "zones", "sets", "workloads", "services", "rules", "tests"},
+	"policy":   {"apiVersion", "kind", "zones", "sets", "workloads", "services", "nat", "rules", "tests"},
 	"zone":     {"ports", "vlans", "addresses", "untrusted", "description"},
 	"set":      {"type", "entries", "file", "description"},
 	"workload": {"zone", "addresses", "macs", "labels", "description"},
@@ -14,12 +14,20 @@ var keys = map[string][]string{
 	"port":     {"set"},
 	"rule": {"name", "description", "owner", "from", "to", "service", "action", "log", "mode",
 		"expires", "midstream", "on_failure", "mirror", "mss_clamp"},
-	"mirror":   {"port", "packets"},
-	"selector": {"zone", "addresses", "set", "workload", "labels"},
-	"test":     {"name", "packet", "expect"},
+	"mirror": {"port", "packets"},
+	"nat": {"name", "description", "owner", "from", "to", "service", "keep", "masquerade", "snat",
+		"dnat", "prefix"},
+	"masquerade": {"ports"},
+	"snat":       {"addresses", "ports"},
+	"dnat":       {"to", "port", "servers", "spread", "hairpin"},
+	"server":     {"address", "port", "weight", "drain"},
+	"prefix":     {"inside", "outside"},
+	"selector":   {"zone", "addresses", "set", "workload", "labels"},
+	"test":       {"name", "packet", "expect"},
 	"packet": {"in", "out", "vlan", "out_vlan", "src", "dst", "mac", "service", "proto",
 		"sport", "dport"},
-	"expect": {"verdict", "rule"},
+	"expect":     {"verdict", "rule", "nat"},
+	"translated": {"src", "dst"},
 }
 
 // laterKeys are those of a rule that the format has and this version cannot keep: a rule with one of

@@ -82,6 +82,7 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		workloadIndex: make(map[string]int),
 		serviceIndex:  make(map[string]int),
 		ruleIndex:     make(map[string]int),
+		natIndex:      make(map[string]int),
 	}
 	l.used = l.policy.used
 	if readFile != nil {
@@ -118,7 +119,7 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		read func(*Node)
 	}{
 		{"zones", l.zones}, {"sets", l.sets}, {"workloads", l.workloads}, {"services", l.declareServices},
-		{"rules", l.rules}, {"tests", l.tests},
+		{"nat", l.nat}, {"rules", l.rules}, {"tests", l.tests},
 	} {
 		for _, d := range documents {
 			if n := d[section.name]; n != nil {
@@ -141,7 +142,7 @@ type loader struct {
 	readFile func(string) ([]byte, error)
 	used     map[string]bool // "set x", "workload x", "service x"
 	// Position in the policy's slices by name.
-	zoneIndex, setIndex, workloadIndex, serviceIndex, ruleIndex map[string]int
+	zoneIndex, setIndex, workloadIndex, serviceIndex, ruleIndex, natIndex map[string]int
 }
 
 func (l *loader) warn(e Error) { l.warnings = append(l.warnings, e) }

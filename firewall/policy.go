@@ -26,11 +26,12 @@ type Policy struct {
 	Sets      []Set
 	Workloads []Workload
 	Services  []Service
+	NAT       []NATRule
 	Rules     []Rule
 	Tests     []Test
 	Warnings  Errors // what Load noticed and does not forbid
 
-	used map[string]bool // "set x", "workload x", "service x": named by a rule or test
+	used map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
 }
 
 // Zone is a part of the network, by the ports and VLANs that its frames arrive on.
@@ -187,5 +188,15 @@ const (
 type TestExpect struct {
 	Verdict TestVerdict
 	Rule    string // "" = not asked, "none" = no rule matched
+	NAT     TestNAT
 	Pos     Pos
+}
+
+// TestNAT is what must become of an allowed packet. The zero value asks nothing.
+type TestNAT struct {
+	None       bool           // it is not translated
+	Masquerade bool           // its source becomes the address of the port by which it leaves
+	Src        netip.Addr     // its source becomes this one; of a pool, any of it does
+	Dst        netip.AddrPort // its destination becomes this one; of several servers, any that takes new flows does; port 0: not asked
+	Pos        Pos
 }

@@ -48,36 +48,57 @@ func (c *Compiled) runTest(t Test, cl Classifier, route func(string, netip.Addr)
 	if err != nil {
 		return fail(*err)
 	}
+	k := Key(p.Src, p.Dst, p.Proto, p.SrcPort, p.DstPort)
+	k.From, k.Context = from, c.MACs[p.MAC]
 	var to uint8
+	var becomes translation
 	if p.Out != "" {
 		if to, err = c.testZone(p.OutPos, p.Out, p.OutVLAN, "out_vlan"); err != nil {
 			return fail(*err)
 		}
-	} else {
-		if route == nil {
-			return fail(p.Pos.Errorf("where %s lies is not known", p.Dst).WithHint("add out: PORT (or out: host), or give the routes with --routes"))
+		if becomes = c.natDestination(&k, to == zoneHost); to == zoneHost && len(becomes.to) > 0 {
+			return fail(p.OutPos.Errorf("%s makes the destination %s, and out says host", c.natRuleText(becomes.destination), endText(becomes.to[0])).
+				WithHint("say where that lives: out: PORT"))
 		}
-		zone, ok := route(p.In, p.Dst)
+	} else {
+		dst := p.Dst
+		if route == nil {
+			return fail(p.Pos.Errorf("where %s lies is not known", dst).WithHint("add out: PORT (or out: host), or give the routes with --routes"))
+		}
+		zone, ok := route(p.In, dst)
+		if becomes = c.natDestination(&k, ok && zone == NameHost); len(becomes.to) > 0 {
+			dst = becomes.to[0].Addr()
+			zone, ok = route(p.In, dst)
+		}
 		if !ok {
-			return fail(p.Pos.Errorf("no route leads to %s", p.Dst).WithHint("add out: PORT (or out: host), or add the route"))
+			return fail(p.Pos.Errorf("no route leads to %s", dst).WithHint("add out: PORT (or out: host), or add the route"))
 		}
 		i := slices.Index(c.Zones, zone)
 		if i < zoneHost {
-			return fail(p.Pos.Errorf("the route to %s leads to %q, which is no zone of the policy", p.Dst, zone).WithHint("add out: PORT"))
+			return fail(p.Pos.Errorf("the route to %s leads to %q, which is no zone of the policy", dst, zone).WithHint("add out: PORT"))
 		}
 		to = uint8(i)
 	}
 	why, remedy := unasked(p), "test the request or the connection that it belongs to"
-	if why != "" {
+	switch {
+	case why != "":
 		out.Verdict, out.Rule = VerdictDrop, NameNone
-	} else {
-		k := Key(p.Src, p.Dst, p.Proto, p.SrcPort, p.DstPort)
-		k.From, k.To, k.Context = from, to, c.MACs[p.MAC]
+	case len(becomes.to) > 0 && to == zoneHost:
+		out.Verdict, out.Rule = VerdictDrop, NameNone
+		why, remedy = "nat-to-host: "+c.natRuleText(becomes.destination)+" makes it the gateway's own", "let the service listen on the address"
+	default:
+		k.To = to
 		verdict := cl.Classify(&k, func(rule uint32) { out.Audited = append(out.Audited, c.Rules[rule].Name) })
 		out.Verdict, out.Rule = verdictOf(verdict), c.Rules[verdict&(maxRules-1)].Name
 		why, remedy = c.Explain(verdict), "change the rules, or what the test expects"
 	}
 	e := &t.Expect
+	if out.Verdict == VerdictAllow && e.Verdict == VerdictAllow {
+		c.natSource(&k, &becomes)
+		if fault := becomes.fault(c, p, &e.NAT); fault != "" {
+			return fail(e.NAT.Pos.Errorf("%s", fault).WithHint("change the nat rules, or what the test expects"))
+		}
+	}
 	if out.Verdict == e.Verdict && (e.Rule == "" || e.Rule == out.Rule) {
 		out.Pass = true
 		return out

@@ -96,7 +96,7 @@ func TestSchemaTakesWhatTheParserTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy, "mss": mssPolicy} {
+	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy, "mss": mssPolicy, "nat": natPolicy} {
 		if err := validate(t, s, text); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -130,6 +130,13 @@ func TestSchemaRefuses(t *testing.T) {
 		"on_failure":      head + "rules: [{name: r, from: any, to: any, action: allow, on_failure: true}]\n",
 		"mss_clamp":       head + "rules: [{name: r, from: any, to: any, action: allow, mss_clamp: 87}]\n",
 		"mss_clamp auto":  head + "rules: [{name: r, from: any, to: any, action: allow, mss_clamp: auto}]\n",
+		"nat of nothing":  head + "nat: [{name: r, from: any, to: any}]\n",
+		"nat of two":      head + "nat: [{name: r, from: any, to: any, keep: true, masquerade: {}}]\n",
+		"keep":            head + "nat: [{name: r, from: any, to: any, keep: false}]\n",
+		"dnat to nobody":  head + "nat: [{name: r, from: any, to: any, dnat: {port: 80}}]\n",
+		"ports beside":    head + "nat: [{name: r, from: any, to: any, service: tcp/80, dnat: {port: 80, servers: [{address: 10.0.0.1}]}}]\n",
+		"weight":          head + "nat: [{name: r, from: any, to: any, dnat: {servers: [{address: 10.0.0.1, weight: 101}]}}]\n",
+		"source ports":    head + "nat: [{name: r, from: any, to: any, masquerade: {ports: any}}]\n",
 		"test":            head + "tests: [{name: t, packet: {in: a, src: 1.1.1.1}, expect: {verdict: allow}}]\n",
 	} {
 		if err := validate(t, s, text); err == nil {

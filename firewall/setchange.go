@@ -40,6 +40,10 @@ func (p *Policy) WithSets(changes map[string]SetChange) *Policy {
 	for i := range out.Rules {
 		out.Rules[i].Services = withPorts(out.Rules[i].Services, holds)
 	}
+	out.NAT = slices.Clone(p.NAT)
+	for i := range out.NAT {
+		out.NAT[i].Services = withPorts(out.NAT[i].Services, holds)
+	}
 	return &out
 }
 

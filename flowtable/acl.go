@@ -54,6 +54,8 @@ type ACL struct {
 	sets  []aclSet
 	set4  []bpf.XDPSet4Node // the sets that do not stand in the program
 	set6  []bpf.XDPSet6Node
+	base4 uint32 // numbers of the first of them in the maps
+	base6 uint32
 	root  int32
 	tree4 int32 // roots of the two families' searches
 	tree6 int32
@@ -73,13 +75,23 @@ type aclSet struct {
 // CompileACL compiles entries, first match first. It copies what it needs of them. An error names
 // the entry, counted from 0, and what is wrong with it: a range whose end is before its start or of
 // two families, an unknown family.
-func CompileACL(entries []ACLEntry) (*ACL, error) {
+func CompileACL(entries []ACLEntry) (*ACL, error) { return CompileACLAfter(entries) }
+
+// CompileACLAfter is CompileACL for a pipe that shares a program with others, whose nodes stand before its
+// own in set_nodes4 and set_nodes6 (Sets). A nil one is left out.
+func CompileACLAfter(entries []ACLEntry, before ...*ACL) (*ACL, error) {
 	for i := range entries {
 		if err := entries[i].check(); err != nil {
 			return nil, fmt.Errorf("compile ACL entry %d: %w", i, err)
 		}
 	}
 	a := &ACL{}
+	for _, b := range before {
+		if b != nil {
+			a.base4 = max(a.base4, b.base4+uint32(len(b.set4)))
+			a.base6 = max(a.base6, b.base6+uint32(len(b.set6)))
+		}
+	}
 	a.tree4 = a.grow(4, entries)
 	a.tree6 = a.grow(6, entries)
 	miss := a.push(treeNode{op: treeVerdict})

@@ -17,7 +17,8 @@ const (
 )
 
 // Sets returns the nodes of the sets that are searched in maps (abi.h: set4_node, set6_node): they belong
-// into the program's maps set_nodes4 and set_nodes6, from 0 on. They must not be changed.
+// into the program's maps set_nodes4 and set_nodes6, from 0 on, or behind those of the pipes after which it
+// was compiled. They must not be changed.
 func (a *ACL) Sets() ([]bpf.XDPSet4Node, []bpf.XDPSet6Node) { return a.set4, a.set6 }
 
 // mapSets gives the larger of the sets their places in maps.
@@ -29,19 +30,21 @@ func (a *ACL) mapSets() {
 		}
 		edges, parity := aclEdges(s.ranges, s.max)
 		if emitWide(s.family, s.dim) {
-			s.first = uint32(len(a.set6))
+			first := len(a.set6)
+			s.first = a.base6 + uint32(first)
 			s.nodes = uint32((len(edges) + set6Edges - 1) / set6Edges)
 			a.set6 = append(a.set6, make([]bpf.XDPSet6Node, s.nodes)...)
-			nodes := a.set6[s.first:]
+			nodes := a.set6[first:]
 			plantTree(edges, parity, len(nodes), set6Edges, func(node, i int, edge aclNum) {
 				nodes[node].Hi[i], nodes[node].Lo[i] = edge.hi, edge.lo
 			}, func(node, below int) { nodes[node].Inside |= 1 << below })
 			continue
 		}
-		s.first = uint32(len(a.set4))
+		first := len(a.set4)
+		s.first = a.base4 + uint32(first)
 		s.nodes = uint32((len(edges) + set4Edges - 1) / set4Edges)
 		a.set4 = append(a.set4, make([]bpf.XDPSet4Node, s.nodes)...)
-		nodes := a.set4[s.first:]
+		nodes := a.set4[first:]
 		plantTree(edges, parity, len(nodes), set4Edges, func(node, i int, edge aclNum) {
 			nodes[node].Edge[i] = uint32(edge.lo)
 		}, func(node, below int) { nodes[node].Inside |= 1 << below })

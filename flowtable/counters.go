@@ -16,6 +16,7 @@ type Counters struct {
 	Reasons [bpf.XDPReasonREASON_LEN]bpf.XDPCounter  // bytes of frames as they arrived
 	Passes  [bpf.XDPPassCausePASS_LEN]bpf.XDPCounter // bytes of frames as they arrived
 	Rules   []bpf.XDPRuleCounter                     // by rule id, 0 = no rule matched; bytes of IP packets
+	NAT     []bpf.XDPNatCounter                      // by nat rule id
 }
 
 // Dropped returns how many packets were not forwarded, for any reason.
@@ -29,6 +30,14 @@ func (c *Counters) Dropped() (packets uint64) {
 func (c *Counters) reason(r bpf.XDPReason, bytes int) {
 	c.Reasons[r].Packets++
 	c.Reasons[r].Bytes += uint64(bytes)
+}
+
+// nat returns the counter of a nat rule, nil if the policy has none such.
+func (c *Counters) nat(id uint32) *bpf.XDPNatCounter {
+	if id == 0 || int(id) >= len(c.NAT) {
+		return nil
+	}
+	return &c.NAT[id]
 }
 
 func (c *Counters) pass(cause bpf.XDPPassCause, bytes int) {

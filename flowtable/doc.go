@@ -3,7 +3,8 @@
 //
 // A flow is one connection: one entry, found by a canonical key from both directions. The table's
 // memory has the layout of bpf/abi.h, so that the same code reads the mapped memory of the XDP
-// program and a table of its own on the heap.
+// program and a table of its own on the heap. A translated flow has a second entry, its alias, by which
+// the other end's packets find it, and may have a port in a bitmap; both end with the flow.
 //
 // Executor is the second implementation of docs/PACKET-PATH.md, in pure Go. It serves `explain`,
 // `sim` and policy tests without root, and it is the oracle of the XDP program: both must agree
@@ -30,7 +31,15 @@
 // addresses: there a search may take as many questions as there are entries. A set of more than 8
 // ranges is searched on its own, in as many steps as its size has bits.
 //
-// The generated program holds at most 250,000 instructions, which is some 10,000 firewall rules, or
+// A program may hold several ACL pipes, each in the place of a function of its own: who may talk to whom,
+// and which translation (NAT) a flow gets. [CompileACLAfter] and [ReplacePipe] keep them apart.
+//
+// The generated program holds at most 250,000 instructions of all its pipes, which is some 10,000 firewall rules, or
 // addresses of 100,000 IPv4 prefixes, 35,000 IPv6 prefixes or 22,000 IPv6 hosts in all large sets
 // together; more is refused by an error that says so. The executor in Go has no such limit.
+//
+// # Hash pipes
+//
+// A consistent hash spreads flows over servers in proportion to their weights ([ConsistentHash]): its
+// entries are buckets, chosen by a hash of the flow, and a server that comes or goes moves few others'.
 package flowtable

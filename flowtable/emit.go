@@ -22,13 +22,14 @@ const emitContinue = 1 << 32
 
 // emitter writes a search as eBPF functions.
 //
-// Small pipes are one function, classify. A larger search is laid out in an order in which every
+// Small pipes are one function, such as classify. A larger search is laid out in an order in which every
 // step leads forward, and cut into parts, each a global function that takes the place to begin at
-// and returns a verdict or a place in a later part; classify calls them in turn. Large sets are
+// and returns a verdict or a place in a later part; the first one calls them in turn. Large sets are
 // functions of their own, and the largest are searched by the program's own functions in_set4 and in_set6.
-// Calls never nest deeper than two below classify.
+// Calls never nest deeper than two below it. The names of all others begin with its own.
 type emitter struct {
 	acl     *ACL
+	name    string
 	order   []int32 // nodes of the IPv4 search, then those of the IPv6 search; verdicts are not in it
 	split   int     // first place of the IPv6 search
 	place   []int32 // of a node in order; -1: verdict
@@ -64,11 +65,11 @@ const (
 	emitSet6Name     = "in_set6"
 )
 
-func emitPartName(n int) string { return fmt.Sprintf("classify_part%d", n) }
+func (e *emitter) partName(n int) string { return fmt.Sprintf("%s_part%d", e.name, n) }
 
-// emitACL generates all functions, classify first.
-func emitACL(a *ACL) ([]emitted, error) {
-	e := &emitter{acl: a, place: make([]int32, len(a.nodes)), meets: make([]bool, len(a.nodes)), regs: map[uint8][emitFields]asm.Register{}}
+// emitACL generates all functions, first the one of the name.
+func emitACL(a *ACL, name string) ([]emitted, error) {
+	e := &emitter{acl: a, name: name, place: make([]int32, len(a.nodes)), meets: make([]bool, len(a.nodes)), regs: map[uint8][emitFields]asm.Register{}}
 	for i := range e.place {
 		e.place[i] = -1
 	}
@@ -102,7 +103,7 @@ func emitACL(a *ACL) ([]emitted, error) {
 	if err := e.sets(); err != nil {
 		return nil, err
 	}
-	e.funcs = append([]emitted{{emitClassifyName, emitClassify, whole}}, e.funcs...)
+	e.funcs = append([]emitted{{name, emitClassify, whole}}, e.funcs...)
 	if len(e.funcs) > emitMaxFuncs {
 		return nil, fmt.Errorf("the pipe needs %d functions, more than the %d that fit into a program", len(e.funcs), emitMaxFuncs)
 	}
@@ -174,7 +175,7 @@ func (e *emitter) whole() (asm.Instructions, error) {
 	return e.account(f)
 }
 
-// parts emits the search as several functions and returns the classify that calls them.
+// parts emits the search as several functions and returns the one that calls them.
 func (e *emitter) parts() (asm.Instructions, error) {
 	var ends []int
 	for at := 0; at < len(e.order); {
@@ -237,11 +238,11 @@ func (e *emitter) part(n int, family uint8, from, limit int) (int, error) {
 	f.ret(0)
 	s.exits()
 	insns, err := e.account(f)
-	e.funcs = append(e.funcs, emitted{emitPartName(n), emitPart, insns})
+	e.funcs = append(e.funcs, emitted{e.partName(n), emitPart, insns})
 	return end, err
 }
 
-// caller emits the classify that calls the parts; ends are the places behind each.
+// caller emits the function that calls the parts; ends are the places behind each.
 func (e *emitter) caller(ends []int) (asm.Instructions, error) {
 	f := &emitFunc{}
 	miss, begin, done := f.label(), f.label(), f.label()
@@ -269,7 +270,7 @@ func (e *emitter) caller(ends []int) (asm.Instructions, error) {
 			f.jump(emitImm32(asm.JGE, asm.R0, uint64(end)), next)
 		}
 		f.add(asm.Mov.Reg(asm.R1, emitKey), asm.Mov.Reg32(asm.R2, asm.R0))
-		f.call(emitPartName(i))
+		f.call(e.partName(i))
 		f.add(asm.Mov.Reg(asm.R1, asm.R0), asm.RSh.Imm(asm.R1, 32))
 		f.jumpImm(asm.JEq, asm.R1, 0, asm.R0, done)
 		f.place(next)

@@ -41,7 +41,7 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 	if !ok || len(proto.Params) != 1 {
 		return nil, fmt.Errorf("emit %s: it is not a function of one parameter", classify.Name)
 	}
-	funcs, err := emitACL(a)
+	funcs, err := emitACL(a, classify.Name)
 	if err != nil {
 		return nil, fmt.Errorf("emit %s: %w", classify.Name, err)
 	}
@@ -61,6 +61,7 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 			t = &btf.Func{Name: fn.name, Type: types[fn.kind], Linkage: btf.GlobalFunc}
 		}
 		fn.insns[0] = btf.WithFuncMetadata(fn.insns[0], t).WithSymbol(fn.name)
+		fn.insns[0].Metadata.Set(emitGenerated{}, true)
 		if line != nil {
 			fn.insns[0] = fn.insns[0].WithSource(line)
 		}
@@ -69,24 +70,33 @@ func (a *ACL) instructions(classify *btf.Func, line fmt.Stringer) (asm.Instructi
 	return insns, nil
 }
 
-// ReplaceClassifier puts a in the place of the function `classify` of a program that holds it, as
-// loaded from the object or with another pipe in it, and takes out functions that nothing calls any
-// more. The spec's other programs are not touched. Errors: a program without classify or without type
-// information, and those of Instructions.
-//
-// Generated functions call each other two deep below classify, audit included; of the eight frames
-// that the kernel allows, classify itself may therefore be at most the sixth.
+// ReplaceClassifier puts a in the place of the function `classify` of a program: see ReplacePipe.
 func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
-	at, fn, err := functionOf(spec, emitClassifyName)
+	return ReplacePipe(spec, emitClassifyName, a)
+}
+
+// ReplacePipe puts a in the place of a function of a program that holds it, as loaded from the object or
+// with another pipe in it, and takes out functions that nothing calls any more. The function is global
+// and takes and returns what classify does (Instructions). The spec's other programs are not touched.
+// Errors: a program without that function or without type information, and those of Instructions, whose
+// limits hold for all pipes of a program together.
+//
+// A program may hold several pipes in functions of different names: all but their audit, in_set4 and in_set6
+// are their own. Those of their large sets then share the maps, and are numbered by CompileACLAfter.
+//
+// Generated functions call each other two deep below the function, audit included; of the eight frames
+// that the kernel allows, it may therefore be at most the sixth.
+func ReplacePipe(spec *ebpf.ProgramSpec, function string, a *ACL) error {
+	at, fn, err := functionOf(spec, function)
 	if err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return fmt.Errorf("replace %s of program %s: %w", function, spec.Name, err)
 	}
 	generated, err := a.instructions(fn, spec.Instructions[at].Source())
 	if err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return fmt.Errorf("replace %s of program %s: %w", function, spec.Name, err)
 	}
 	if err := replaceAt(spec, at, generated); err != nil {
-		return fmt.Errorf("replace classifier of program %s: %w", spec.Name, err)
+		return fmt.Errorf("replace %s of program %s: %w", function, spec.Name, err)
 	}
 	return nil
 }
@@ -108,6 +118,23 @@ func ReplaceFunction(spec *ebpf.ProgramSpec, name string, body asm.Instructions)
 	if err != nil {
 		return fmt.Errorf("replace function %s of program %s: %w", name, spec.Name, err)
 	}
+	return nil
+}
+
+// DropFunctions takes functions out of a program, and those that only they called. Calls of them answer 0
+// instead, and are best where the program never comes. A name that the program has no function of is none.
+func DropFunctions(spec *ebpf.ProgramSpec, names ...string) error {
+	insns := slices.Clone(spec.Instructions)
+	for i := range insns {
+		if ins := &insns[i]; ins.IsFunctionCall() && slices.Contains(names, ins.Reference()) {
+			*ins = asm.Mov.Imm(asm.R0, 0).WithSymbol(ins.Symbol()).WithSource(ins.Source())
+		}
+	}
+	insns, err := emitCalled(insns)
+	if err != nil {
+		return fmt.Errorf("drop functions of program %s: %w", spec.Name, err)
+	}
+	spec.Instructions = insns
 	return nil
 }
 
@@ -139,7 +166,35 @@ func replaceAt(spec *ebpf.ProgramSpec, at int, functions asm.Instructions) error
 	if err != nil {
 		return err
 	}
+	if err := emitFits(insns); err != nil {
+		return err
+	}
 	spec.Instructions = insns
+	return nil
+}
+
+// emitGenerated is the key of metadata that generated functions bear on their first instruction.
+type emitGenerated struct{}
+
+// emitFits refuses a program whose pipes together no kernel would load.
+func emitFits(insns asm.Instructions) error {
+	generated, slots, functions := false, 0, 0
+	for i := range insns {
+		if insns[i].Symbol() != "" {
+			if generated = insns[i].Metadata.Get(emitGenerated{}) != nil; generated {
+				functions++
+			}
+		}
+		if generated {
+			slots += int(insns[i].Width())
+		}
+	}
+	switch {
+	case functions > emitMaxFuncs:
+		return fmt.Errorf("its pipes need %d functions, more than the %d that fit into a program", functions, emitMaxFuncs)
+	case slots > emitMaxSlots:
+		return fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program", slots, emitMaxSlots)
+	}
 	return nil
 }
 

@@ -85,7 +85,7 @@ func TestInstructionsOfLargePipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	funcs, err := emitACL(a)
+	funcs, err := emitACL(a, emitClassifyName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (e *emitter) pack() {
 			total += emitEdgeSlots(edge, emitWide(set.family, set.dim))
 		}
 		if room -= total; room < 0 {
-			e.packs = append(e.packs, emitPack{name: fmt.Sprintf("%s_set%d", emitClassifyName, n)})
+			e.packs = append(e.packs, emitPack{name: fmt.Sprintf("%s_set%d", e.name, n)})
 			room = emitFuncSlots - emitNodeSlots - total
 		}
 		p := &e.packs[len(e.packs)-1]

@@ -11,10 +11,11 @@ import (
 //	decode    2  IPv4, 3 IPv6, 4.1-2 fragments, 5 transport      dataplane/packet
 //	sort      6  ICMP: errors, discovery, queries, replies       executor_icmp.go
 //	fragment  4  later fragments follow their first one          executor_fragment.go
-//	find      7  the flow, by the packet's or the quoted tuple   executor.go
+//	find      7  the flow, by the packet's or the quoted tuple   executor.go, executor_nat.go
 //	miss      8  route, 9 rules, 11 a place in the table         executor.go, executor_route.go, table_create.go
+//	nat       15 destination before the route, source at last    executor_nat.go, executor_port.go
 //	pursue    7  zone, epoch, revoked, route, size, 10 state     executor.go, executor_judge.go, track.go
-//	finish       counters; 12 answer; rewrite                    executor_finish.go
+//	finish       counters; 12 answer; rewrite                    executor_finish.go, translate.go
 //
 // A step returns a reason; REASON_NONE means go on. Only finish counts reasons and changes bytes.
 
@@ -27,7 +28,7 @@ type work struct {
 	zone   uint8 // of arrival
 	domain uint16
 
-	tuple  Tuple  // of the flow, in the packet's direction
+	tuple  Tuple  // of the flow, in the packet's direction, as it came
 	query  uint16 // type << 8 | code of the query that opens an ICMP flow
 	failed bool   // the packet is an ICMP error about the flow's other direction
 
@@ -43,6 +44,12 @@ type work struct {
 	to      uint8
 	pass    uint8 // 1 + pass cause
 	stages  uint8 // of its leg
+
+	translated                  bool                                 // by its flow or a destination rule: it is not for the host
+	xlat                        uint8                                // XLAT_*: what of it changes
+	out                         Tuple                                // as it leaves; valid iff xlat is not 0
+	sourceRule, destinationRule uint32                               // nat rules that translate it; of NAT_KEEP: none
+	kept                        struct{ source, destination uint32 } // nat rules that say NAT_KEEP
 }
 
 func (w *work) inline() bool { return w.port.Flags&PortInline != 0 }
@@ -140,7 +147,11 @@ func (e *Executor) besideIP(w *work, rule uint32, cause bpf.XDPPassCause) bpf.XD
 // judge takes a packet with a tuple from the look-up to the count on its flow.
 func (e *Executor) judge(w *work) bpf.XDPReason {
 	k := keyOf(&w.tuple)
-	if !e.find(w, &k) {
+	known, reason := e.find(w, &k)
+	if reason != reasonNone {
+		return reason
+	}
+	if !known {
 		if w.failed {
 			return bpf.XDPReasonREASON_ICMP_NO_FLOW
 		}
@@ -151,20 +162,36 @@ func (e *Executor) judge(w *work) bpf.XDPReason {
 	return e.pursue(w)
 }
 
-// find looks the flow up. A SYN on one that is over does not find it, but may take its place.
-func (e *Executor) find(w *work, k *flowKey) bool {
+// find looks the flow up. A SYN on one that is over does not find it, but may take its place. Of a translated
+// flow the opener's packets are found as they come, and the other end's by the alias.
+func (e *Executor) find(w *work, k *flowKey) (known bool, reason bpf.XDPReason) {
 	f, ok := e.cfg.Table.find(k)
 	if !ok {
-		return false
+		return false, reasonNone
+	}
+	if isAlias(f.word()) {
+		return e.findTranslated(w, f, k.sender)
+	}
+	outer, translated := f.outer()
+	if translated && f.opener() != k.sender {
+		return false, bpf.XDPReasonREASON_NAT_UNTRANSLATED
 	}
 	w.flow = f
-	if isOver(stateOf(f.word())) && !w.failed &&
-		e.p.Proto == packet.ProtoTCP && e.p.Piece != packet.Later && isSYN(&e.p.TCP) {
+	if e.reopens(w, &f) {
 		w.reopen = true
-		return false
+		return false, reasonNone
+	}
+	if w.translated = translated; translated {
+		w.translate(&outer, 0)
 	}
 	e.meet(w, k.sender)
-	return true
+	return true, reasonNone
+}
+
+// reopens reports whether the packet is a SYN on a flow that is over.
+func (e *Executor) reopens(w *work, f *entry) bool {
+	return isOver(stateOf(f.word())) && !w.failed &&
+		e.p.Proto == packet.ProtoTCP && e.p.Piece != packet.Later && isSYN(&e.p.TCP)
 }
 
 // meet notes which end of the flow the packet comes from.
@@ -183,13 +210,16 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 	if icmp && p.ICMP.Kind == packet.Reply {
 		return bpf.XDPReasonREASON_ICMP_NO_REQUEST
 	}
+	if reason := e.natDestination(w); reason != reasonNone {
+		return reason
+	}
 	if reason := e.lookUpRoute(w); reason != reasonNone {
 		return reason
 	}
 
 	o := opening{
 		state: bpf.XDPFlowStateFLOW_NEW, epoch: e.cfg.Epoch, now: w.tick, from: w.zone, to: w.to,
-		context: e.cfg.MACs[[6]byte(w.frame[6:])],
+		context: e.identity(w),
 	}
 	verdict := e.classify(w, &w.tuple, o.from, o.to, o.context)
 	w.rule, w.action = verdict&verdictRuleMask, actionOf(verdict)
@@ -226,6 +256,14 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 		}
 	}
 
+	a, made, reason := e.natSource(w, k)
+	if reason != reasonNone {
+		return reason
+	}
+	if made {
+		o.outer = &w.out
+	}
+
 	var left [2]ended
 	ok := false
 	if w.reopen {
@@ -235,6 +273,12 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 	}
 	for i := range left {
 		e.Counters.credit(&left[i])
+	}
+	switch {
+	case made && ok:
+		e.opened(&a)
+	case made:
+		e.cfg.Table.cancelAlias(&a)
 	}
 	if !ok {
 		return bpf.XDPReasonREASON_FLOW_TABLE_FULL
@@ -304,7 +348,7 @@ func (e *Executor) fits(w *work) bpf.XDPReason {
 	if !w.inline() && e.p.TTL <= 1 {
 		return bpf.XDPReasonREASON_TTL_EXPIRED
 	}
-	if e.p.Length > int(e.cfg.Nexthops[w.nexthop].Src>>48) {
+	if e.p.Length > int(e.mtu(w)) {
 		if w.inline() || e.p.Family == 6 || e.p.DontFragment {
 			return bpf.XDPReasonREASON_TOO_BIG
 		}

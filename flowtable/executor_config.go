@@ -44,6 +44,9 @@ type Config struct {
 	Rules      int                // of the policy: rule ids run from 1 to Rules
 	Stages     Stages             // of the policy
 	MSS        MSS                // of ports and policy
+
+	NAT          *NAT                                   // of the policy; nil: nothing is translated
+	NATAddresses map[bpf.XDPNatDevice]bpf.XDPNatAddress // the caller may change it between packets
 }
 
 // Stages are what a policy asks workers to do (abi.h: STAGE_*).
@@ -78,6 +81,7 @@ type Executor struct {
 	frags   *fragments
 	rejects []bpf.XDPRejectBucket
 	audit   func(rule uint32)
+	layout  uint32 // of nat_ports: how many there were
 
 	// the packet at hand
 	p   packet.Parsed
@@ -109,6 +113,7 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("make executor: %w", err)
 	}
 	e.audit = func(rule uint32) { e.Counters.judged(rule, e.w.tick) }
+	e.SetNAT(cfg.NAT)
 	e.Publish(cfg.Epoch, cfg.Classifier, cfg.Rules)
 	return e, nil
 }
@@ -126,14 +131,33 @@ func (e *Executor) Publish(epoch uint32, c Classifier, rules int) {
 // Publish, which has the others judged again.
 func (e *Executor) SetStages(s Stages) { e.cfg.Stages = s }
 
+// SetNAT has flows that are opened from here on translated by other rules, nil: by none. Those that there
+// are keep their translation, and their ports are taken in the new rules' blocks. Counters of nat rules
+// begin anew. Call it before Publish.
+func (e *Executor) SetNAT(n *NAT) {
+	e.cfg.NAT = n
+	var bitmaps []bpf.XDPNatBitmap
+	e.Counters.NAT = nil
+	if n != nil {
+		bitmaps = n.NewBitmaps()
+		e.Counters.NAT = make([]bpf.XDPNatCounter, len(n.Rules))
+	}
+	if t := e.cfg.Table; !t.mapped() { // else it is the plane that numbers them
+		e.layout++
+		t.SetNATPorts(e.layout, bitmaps)
+		t.RebuildNATPorts(e.layout, n, bitmaps)
+	}
+}
+
 // Table returns the flow table.
 func (e *Executor) Table() *Table { return e.cfg.Table }
 
-// Route is the answer of a route look-up for the packet at hand. It is used only if the packet needs
-// one, and never by inline ports.
+// Route is the answer of a route look-up for the packet at hand, for the destination that Routed names. It
+// is used only if the packet needs one, and never by inline ports.
 type Route struct {
 	Nexthop uint32        // index into Config.Nexthops, which tells the zone; or NexthopNone
 	Reason  bpf.XDPReason // with NexthopNone: why there is none
+	Local   bool          // the destination in the packet, before any translation, is the gateway's own
 }
 
 // Outcome is what happens to a packet.
@@ -165,5 +189,10 @@ type Result struct {
 	Nexthop  uint32        // as far as it got
 	Word     uint64        // of that flow, afterwards
 	Flow     FlowID        // valid iff Leg is not 0
-	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer
+	Frame    []byte        // what leaves, valid iff Verdict is Forward or Answer; or Pass and Xlat is not 0: what the kernel gets
+
+	Xlat            uint8  // XLAT_*: what of the packet is translated; 0 if it is refused
+	Outer           Tuple  // with which it leaves, in the packet's direction; valid iff Xlat is not 0
+	SourceRule      uint32 // nat rule for the source of the flow that this packet opened or would have; 0 = none
+	DestinationRule uint32 // likewise, for its destination
 }

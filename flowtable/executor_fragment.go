@@ -32,12 +32,17 @@ func (e *Executor) fragment(w *work) bpf.XDPReason {
 	if d.reason != reasonNone {
 		w.rule = d.rule
 	}
-	w.tuple.Proto, w.tuple.SrcPort, w.tuple.DstPort = d.transport, d.srcPort, d.dstPort
+	d.complete(&w.tuple)
 	switch d.reason {
 	case bpf.XDPReasonREASON_NO_RULE_MATCHED, bpf.XDPReasonREASON_DENY, bpf.XDPReasonREASON_REJECT:
 		e.Counters.rule(d.rule, 1, uint64(e.p.Length))
 	}
 	return d.reason
+}
+
+// complete gives the tuple of a later fragment what only the first one shows.
+func (d *datagram) complete(t *Tuple) {
+	t.Proto, t.SrcPort, t.DstPort = d.transport, d.srcPort, d.dstPort
 }
 
 // enter notes the verdict on a first fragment for those that follow it.

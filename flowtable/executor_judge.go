@@ -9,6 +9,12 @@ import (
 
 // classify asks the policy about the opening packet of a flow: t is the opener's direction.
 func (e *Executor) classify(w *work, t *Tuple, from, to uint8, context uint16) uint32 {
+	e.describe(w, t, from, to, context)
+	return e.cfg.Classifier.Classify(&e.key, e.audit)
+}
+
+// describe makes the key for rules about the opening packet of a flow.
+func (e *Executor) describe(w *work, t *Tuple, from, to uint8, context uint16) {
 	k := &e.key
 	*k = bpf.XDPClassifyKey{Proto: t.Proto, Family: t.Family, From: from, To: to, Context: context}
 	k.SrcHi, k.SrcLo = halves(t.Family, &t.Src)
@@ -18,8 +24,10 @@ func (e *Executor) classify(w *work, t *Tuple, from, to uint8, context uint16) u
 	} else {
 		k.Sport, k.Dport = t.SrcPort, t.DstPort
 	}
-	return e.cfg.Classifier.Classify(k, e.audit)
 }
+
+// identity returns the number of the packet's source MAC, 0 if the policy does not name it.
+func (e *Executor) identity(w *work) uint16 { return e.cfg.MACs[[6]byte(w.frame[6:])] }
 
 // halves returns an address as the classifier sees it, in host order.
 func halves(family uint8, a *packet.Addr) (hi, lo uint64) {
@@ -33,10 +41,7 @@ func halves(family uint8, a *packet.Addr) (hi, lo uint64) {
 // and sets or takes off REVOKED. A refused flow keeps its rule: it is what its counts belong to.
 func (e *Executor) rejudge(w *work) {
 	core := w.flow.core
-	opening := w.tuple
-	if !w.opener {
-		opening = w.tuple.reverse()
-	}
+	opening := w.flow.tuple(w.flow.opener())
 	verdict := e.classify(w, &opening, core.From, core.To, core.Context)
 	rule := verdict & verdictRuleMask
 

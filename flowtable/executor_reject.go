@@ -17,14 +17,14 @@ const (
 	quoteMax = 128
 )
 
-// reject builds the answer to a packet that a rule rejects, and returns its length, 0 if none is due.
-func (e *Executor) reject(w *work, out []byte) int {
+// reply builds the answer to a packet that is refused, and returns its length, 0 if none is due.
+func (e *Executor) reply(w *work, reason bpf.XDPReason, out []byte) int {
 	p := &e.p
 	src := p.Src
-	if p.Piece == packet.Later || w.frame[0]&1 != 0 || isGroup(p.Family, &p.Dst) || src == (packet.Addr{}) {
+	if p.Piece == packet.Later || w.failed || w.frame[0]&1 != 0 || isGroup(p.Family, &p.Dst) || src == (packet.Addr{}) {
 		return 0
 	}
-	tcp := p.Proto == packet.ProtoTCP
+	tcp := p.Proto == packet.ProtoTCP && reason == bpf.XDPReasonREASON_REJECT
 	if tcp && p.TCP.Flags&packet.RST != 0 || !e.answerDue(w) {
 		return 0
 	}
@@ -45,7 +45,7 @@ func (e *Executor) reject(w *work, out []byte) int {
 	if from == (packet.Addr{}) {
 		return 0
 	}
-	if n := e.prohibited(out[p.L3:], &from); n > 0 {
+	if n := e.quote(out[p.L3:], &from, e.notice(w, reason)); n > 0 {
 		return p.L3 + n
 	}
 	return 0
@@ -91,8 +91,35 @@ func (e *Executor) resetTCP(out []byte) int {
 	return n + tcpLen
 }
 
-// prohibited writes ICMP 3/13 or ICMPv6 1/1, communication administratively prohibited.
-func (e *Executor) prohibited(out []byte, from *packet.Addr) int {
+// notice is what an ICMP error says: type, code, and the word behind the checksum.
+type notice struct {
+	typ, code uint8
+	word      uint32
+}
+
+// notice returns what the sender of a refused packet is told.
+func (e *Executor) notice(w *work, reason bpf.XDPReason) notice {
+	four := e.p.Family == 4
+	switch {
+	case reason == bpf.XDPReasonREASON_TTL_EXPIRED && four:
+		return notice{typ: 11}
+	case reason == bpf.XDPReasonREASON_TTL_EXPIRED:
+		return notice{typ: 3}
+	case reason == bpf.XDPReasonREASON_TOO_BIG && four:
+		return notice{typ: 3, code: 4, word: e.mtu(w)} // RFC 1191: the low half
+	case reason == bpf.XDPReasonREASON_TOO_BIG:
+		return notice{typ: 2, word: e.mtu(w)}
+	case four:
+		return notice{typ: 3, code: 13} // communication administratively prohibited
+	}
+	return notice{typ: 1, code: 1} // likewise
+}
+
+// mtu returns the largest packet that the packet's next hop takes, in bytes.
+func (e *Executor) mtu(w *work) uint32 { return uint32(e.cfg.Nexthops[w.nexthop].Src >> 48) }
+
+// quote writes an ICMP error about the packet.
+func (e *Executor) quote(out []byte, from *packet.Addr, says notice) int {
 	p := &e.p
 	quote := min(p.L4-p.L3+8, p.Length, quoteMax) &^ 3
 	if quote < quoteMin {
@@ -104,13 +131,11 @@ func (e *Executor) prohibited(out []byte, from *packet.Addr) int {
 	}
 	n := putIP(out, p.Family, from, &p.Src, proto, icmpLen+quote)
 	b := out[n : n+icmpLen+quote]
-	clear(b[:icmpLen])
+	b[0], b[1], b[2], b[3] = says.typ, says.code, 0, 0
+	binary.BigEndian.PutUint32(b[4:], says.word)
 	copy(b[icmpLen:], p.Frame[p.L3:])
 	var sum uint32
-	if p.Family == 4 {
-		b[0], b[1] = 3, 13
-	} else {
-		b[0], b[1] = 1, 1
+	if p.Family == 6 {
 		sum = packet.PseudoSum(6, from, &p.Src, proto, len(b))
 	}
 	binary.BigEndian.PutUint16(b[2:], packet.Checksum(b, sum))

@@ -49,7 +49,8 @@ func (e *Executor) stale(w *work, leg *bpf.XDPLeg) bool {
 		int32(lookedUp-e.cfg.Table.routeChanged()) < 0
 }
 
-// lookUpRoute fills nexthop, to and, while the next hop's MAC is not known, pass.
+// lookUpRoute fills nexthop, to and, while the next hop's MAC is not known, pass: for the destination with
+// which the packet leaves.
 func (e *Executor) lookUpRoute(w *work) bpf.XDPReason {
 	w.pass = 0
 	if w.inline() {
@@ -62,12 +63,11 @@ func (e *Executor) lookUpRoute(w *work) bpf.XDPReason {
 		}
 		return reasonNone
 	}
-	if isGroup(e.p.Family, &e.p.Dst) {
-		w.nexthop, w.to = NexthopHost, ZoneHost
-		return reasonNone
-	}
 	switch {
-	case w.route.Nexthop == NexthopHost:
+	case w.route.Nexthop == NexthopHost, isGroup(e.p.Family, &w.leaving().Dst):
+		if w.translated {
+			return bpf.XDPReasonREASON_NAT_TO_HOST
+		}
 		w.nexthop, w.to = NexthopHost, ZoneHost
 		return reasonNone
 	case w.route.Nexthop == NexthopNone && w.route.Reason != reasonNone:

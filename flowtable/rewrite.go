@@ -63,26 +63,41 @@ func retag(frame []byte, tags int, ethertype, tag uint16) ([]byte, bool) {
 // sender leaves it to hardware that a redirected frame never meets. The sum runs to the end of the
 // IP packet, not of the padded frame. UDP over IPv4 without a checksum stays without.
 func completeChecksum(p *packet.Parsed) {
-	var at int
-	switch p.Proto {
-	case packet.ProtoTCP:
-		at = 16
-	case packet.ProtoUDP:
-		at = 6
-	default:
-		return
-	}
-	b := p.Frame[p.L4:p.End]
-	field := b[at : at+2]
-	have := binary.BigEndian.Uint16(field)
-	sum := packet.PseudoSum(p.Family, &p.Src, &p.Dst, p.Proto, len(b))
-	if uint32(have) != sum || have == 0 && p.Proto == packet.ProtoUDP {
+	if !isBare(p) {
 		return
 	}
 	// The field holds the pseudo header's sum, which so is part of what is summed.
-	check := packet.Checksum(b, 0)
+	check := packet.Checksum(p.Frame[p.L4:p.End], 0)
 	if check == 0 && p.Proto == packet.ProtoUDP {
 		check = 0xffff
 	}
-	binary.BigEndian.PutUint16(field, check)
+	binary.BigEndian.PutUint16(checksumOf(p), check)
+}
+
+// checksumOf returns the checksum field of a whole TCP or UDP packet, nil of others.
+func checksumOf(p *packet.Parsed) []byte {
+	switch p.Proto {
+	case packet.ProtoTCP:
+		return p.Frame[p.L4+16 : p.L4+18]
+	case packet.ProtoUDP:
+		return p.Frame[p.L4+6 : p.L4+8]
+	}
+	return nil
+}
+
+// isBare reports whether the checksum of a whole packet is only the sum of its pseudo-header.
+func isBare(p *packet.Parsed) bool {
+	field := checksumOf(p)
+	if field == nil {
+		return false
+	}
+	have := binary.BigEndian.Uint16(field)
+	return uint32(have) == packet.PseudoSum(p.Family, &p.Src, &p.Dst, p.Proto, p.End-p.L4) &&
+		(have != 0 || p.Proto == packet.ProtoTCP)
+}
+
+// putBare writes the sum of the pseudo-header that a packet has once it is from src to dst.
+func putBare(p *packet.Parsed, src, dst *packet.Addr) {
+	sum := packet.PseudoSum(p.Family, src, dst, p.Proto, p.End-p.L4)
+	binary.BigEndian.PutUint16(checksumOf(p), uint16(sum))
 }

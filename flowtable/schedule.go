@@ -25,6 +25,9 @@ type schedule struct {
 	due6     []uint32
 }
 
+// singular are the states, one bit each, whose end is not that of the last packet and a time-out.
+const singular = 1<<bpf.XDPFlowStateFLOW_SYN_SENT | 1<<bpf.XDPFlowStateFLOW_SYN_RECEIVED | 1<<bpf.XDPFlowStateFLOW_ALIAS
+
 // horizon bounds what is never: ticks compare over 24 days.
 const horizon = 1 << 30
 
@@ -36,7 +39,7 @@ func (s *schedule) begin(timeouts *Timeouts) {
 	*s = schedule{timeouts: *timeouts, least: horizon, tcp: horizon, due4: s.due4[:0], due6: s.due6[:0]}
 	for class := range timeouts {
 		for state, ticks := range timeouts[class] {
-			if ticks == 0 || state == int(bpf.XDPFlowStateFLOW_FREE) {
+			if ticks == 0 || state == int(bpf.XDPFlowStateFLOW_FREE) || state == int(bpf.XDPFlowStateFLOW_ALIAS) {
 				continue
 			}
 			s.limit[class][state] = ticks

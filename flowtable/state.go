@@ -26,6 +26,14 @@ const (
 	legScaleSeen = 0x10
 	legFIN       = 0x20
 	legWindow    = 0x40
+	legXlat      = 0x80
+)
+
+// What of a packet is translated (abi.h: XLAT_*).
+const (
+	XlatSource      = 0x01 // source address or port
+	XlatDestination = 0x02 // destination address or port
+	XlatReply       = 0x04 // it was found by the alias of its flow
 )
 
 // Zones with a fixed meaning (abi.h: ZONE_*).

@@ -16,7 +16,7 @@ type TableConfig struct {
 	Groups4, Groups6 int    // groups of four flows of a heap table; powers of two
 	Seed             uint64 // secret of the hash
 	StripeBits       uint32 // log2 of the creation locks: low group bits that a key's two groups share
-	FlowsMax         int64  // flows of both families
+	FlowsMax         int64  // flows of both families, and their aliases
 	HalfOpenMax      int64  // of them half-open
 	OverflowMax      int64  // flows of each family beside their groups
 }
@@ -42,6 +42,8 @@ type Table struct {
 	overflow6    map[bpf.XDPFlow6Key]*bpf.XDPFlow6
 	marked       []mark // of the scan under way, kept for its capacity
 	schedule     schedule
+	natLayout    uint32
+	natPorts     natPorts
 }
 
 // NewTable makes an empty table on the heap.
@@ -100,11 +102,14 @@ func groups[G any](mem []byte) ([]G, error) {
 	return unsafe.Slice((*G)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/size), nil
 }
 
+// mapped reports whether the table is the XDP program's.
+func (t *Table) mapped() bool { return t.overflow4 == nil }
+
 // State returns the counts that the table shares with the XDP program. Use atomic loads.
 func (t *Table) State() *bpf.XDPGatewayState { return t.state }
 
 // Flows and HalfOpen return how many flows the table holds, and how many of them are half-open; Flows6
-// how many of them are IPv6.
+// how many of them are IPv6. Aliases count as flows, but for HalfOpen (State().Aliases).
 func (t *Table) Flows() int64    { return atomic.LoadInt64(&t.state.Flows) }
 func (t *Table) Flows6() int64   { return atomic.LoadInt64(&t.state.Flows6) }
 func (t *Table) HalfOpen() int64 { return atomic.LoadInt64(&t.state.HalfOpen) }
@@ -145,8 +150,11 @@ func entry6(f *bpf.XDPFlow6, id FlowID) entry {
 func (e *entry) word() uint64 { return atomic.LoadUint64(&e.core.Word) }
 
 // opener returns the index of the opener's leg.
-func (e *entry) opener() uint8 {
-	if e.word()&WordHiOpened != 0 {
+func (e *entry) opener() uint8 { return openerOf(e.word()) }
+
+// openerOf returns the index of the opener's leg of a flow with this word.
+func openerOf(word uint64) uint8 {
+	if word&WordHiOpened != 0 {
 		return 1
 	}
 	return 0
@@ -169,14 +177,23 @@ func (t *Table) at(family uint8, group uint32, slot uint8) entry {
 	return entry6(&t.groups6[group].Slot[slot], id)
 }
 
-func (t *Table) candidates(k *flowKey) candidates {
+// hash returns the table's hash of a key.
+func (t *Table) hash(k *flowKey) uint32 {
 	if k.family == 4 {
-		return candidatesOf(hash4(&k.v4, t.cfg.Seed), t.mask4, t.cfg.StripeBits)
+		return hash4(&k.v4, t.cfg.Seed)
 	}
-	return candidatesOf(hash6(&k.v6, t.cfg.Seed), t.mask6, t.cfg.StripeBits)
+	return hash6(&k.v6, t.cfg.Seed)
 }
 
-// find returns the flow with the key. The overflow is asked last, and only while it holds something.
+func (t *Table) candidates(k *flowKey) candidates {
+	if k.family == 4 {
+		return candidatesOf(t.hash(k), t.mask4, t.cfg.StripeBits)
+	}
+	return candidatesOf(t.hash(k), t.mask6, t.cfg.StripeBits)
+}
+
+// find returns the entry with the key: a flow or an alias. The overflow is asked last, and only while it
+// holds something.
 func (t *Table) find(k *flowKey) (entry, bool) {
 	c := t.candidates(k)
 	if k.family == 4 {

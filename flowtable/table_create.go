@@ -17,6 +17,7 @@ type opening struct {
 	from, to uint8
 	context  uint16
 	leg      [2]bpf.XDPLeg // lo, hi
+	outer    *Tuple        // of a translated flow, in its opener's direction, whose alias is there; else nil
 }
 
 // ended is what a flow that gave its slot away leaves to its rule. The zero value is no flow.
@@ -43,22 +44,18 @@ func (t *Table) create(k *flowKey, o *opening) (e entry, left ended, ok bool) {
 	group, free := t.emptier(k.family, &c)
 
 	if free > 0 && !full {
-		for i := range uint32(GroupSlots) {
-			e = t.at(k.family, c.group[group], uint8(c.first^i))
-			if isFree(e.word()) {
-				break
-			}
-		}
+		e = t.freeSlot(k.family, &c, group)
 		t.fill(&e, k, o)
 		t.counted(k.family, o.state, 1)
 		t.Counters.Created++
 		return e, ended{}, true
 	}
-	if e, ok = t.oldestHalfOpen(k.family, &c); ok {
-		left = endedOf(&e)
-		t.replace(&e, k, o)
+	if t.evict(k.family, &c, &e, &left) {
+		t.fill(&e, k, o)
+		if halfOpen(o.state) {
+			atomic.AddInt64(&t.state.HalfOpen, 1)
+		}
 		t.Counters.Created++
-		t.Counters.Evicted++
 		return e, left, true
 	}
 	if free == 0 && !full && t.overflow(k, &e) {
@@ -70,6 +67,31 @@ func (t *Table) create(k *flowKey, o *opening) (e entry, left ended, ok bool) {
 	}
 	t.Counters.Refused++
 	return entry{}, ended{}, false
+}
+
+// freeSlot returns the free slot that a creation takes in one of a key's groups, which has one.
+func (t *Table) freeSlot(family uint8, c *candidates, group int) (e entry) {
+	for i := range uint32(GroupSlots) {
+		e = t.at(family, c.group[group], uint8(c.first^i))
+		if isFree(e.word()) {
+			break
+		}
+	}
+	return e
+}
+
+// evict has the oldest half-open flow among the candidates give way: e becomes its entry, which the caller
+// fills, and left what it had counted. Its alias goes with it. It reports false if there is none.
+func (t *Table) evict(family uint8, c *candidates, e *entry, left *ended) bool {
+	oldest, ok := t.oldestHalfOpen(family, c)
+	if !ok {
+		return false
+	}
+	*e, *left = oldest, endedOf(&oldest)
+	t.dropAlias(e)
+	atomic.AddInt64(&t.state.HalfOpen, -1)
+	t.Counters.Evicted++
+	return true
 }
 
 // replace gives the entry to a new flow, in place. The old flow's counts are the caller's to credit.
@@ -88,6 +110,9 @@ func (t *Table) replace(e *entry, k *flowKey, o *opening) {
 // is gone all the same. Left are the counts of the flows that ended; e becomes the new one.
 func (t *Table) reopen(e *entry, k *flowKey, o *opening) (left [2]ended, ok bool) {
 	left[0] = endedOf(e)
+	if outer, ok := e.outer(); ok && (o.outer == nil || *o.outer != outer) {
+		t.dropAlias(e)
+	}
 	if !e.id.Overflow {
 		t.replace(e, k, o)
 		t.Counters.Reopened++
@@ -119,6 +144,9 @@ func (t *Table) fill(e *entry, k *flowKey, o *opening) {
 	}
 	e.core.Epoch, e.core.Rule, e.core.Created = o.epoch, o.rule, o.now
 	e.core.From, e.core.To, e.core.Context = o.from, o.to, o.context
+	if o.outer != nil {
+		e.translate(o.outer, openerOf(o.flags))
+	}
 	atomic.StoreUint64(&e.core.Word, uint64(o.state)|o.flags|generation<<WordGenerationBit)
 }
 

@@ -29,6 +29,13 @@ type Flow struct {
 	Stages  [2]uint8 // what a worker does with the leg's packets; 0: they stay in XDP
 	Ready   bool     // the worker has done with it: each leg moves up with its next packet that can
 	Home    uint8    // 1 + number of the worker that it belongs to; 0: none has had it
+	NAT     *Translation
+}
+
+// Translation is what the packets of a translated flow become; nil of one that is not.
+type Translation struct {
+	Outer                       Tuple  // of its opener's packets, as the other end sees them
+	SourceRule, DestinationRule uint32 // ids of nat rules; 0: none
 }
 
 // Age returns the time since the flow was created.
@@ -72,31 +79,65 @@ func viewOf(e *entry, word uint64) Flow {
 		f.Nexthop[i] = e.leg[leg].Nexthop
 		f.Stages[i] = e.leg[leg].Stages
 	}
+	if outer, ok := e.outer(); ok {
+		f.NAT = &Translation{Outer: outer}
+	}
 	return f
 }
 
-// view copies the flow of an entry, and reports whether there was one for as long as that took.
+// view copies the flow of an entry, and reports whether there was one for as long as that took. What only
+// its alias knows is not in it.
 func view(e *entry) (Flow, bool) {
 	word := e.word()
-	if word&WordStateMask == 0 {
+	if !isFlow(word) {
 		return Flow{}, false
 	}
 	f := viewOf(e, word)
 	return f, e.word()>>WordGenerationBit == word>>WordGenerationBit
 }
 
-// Lookup returns the flow that a packet with this tuple, in either direction, belongs to.
+// view is the function view with what the flow's alias knows.
+func (t *Table) view(e *entry) (Flow, bool) {
+	f, ok := view(e)
+	if ok {
+		t.Complete(&f)
+	}
+	return f, ok
+}
+
+// Complete adds to a translated flow, as View4 and View6 read it, by which rules it was translated.
+func (t *Table) Complete(f *Flow) {
+	if f.NAT == nil {
+		return
+	}
+	k := keyOf(&f.NAT.Outer)
+	e, ok := t.find(&k)
+	if !ok {
+		return
+	}
+	word := e.word()
+	a, target := e.alias(), keyOf(&f.Tuple)
+	if isAlias(word) && sameKey(&a.target, &target) && e.word()>>WordGenerationBit == word>>WordGenerationBit {
+		f.NAT.SourceRule, f.NAT.DestinationRule = a.source, a.destination
+	}
+}
+
+// Lookup returns the flow that a packet with this tuple, in either direction, belongs to. A translated one
+// is found by its original and by its outer tuple.
 func (t *Table) Lookup(tuple Tuple) (Flow, bool) {
 	k := keyOf(&tuple)
 	e, ok := t.find(&k)
+	if ok && isAlias(e.word()) {
+		e, ok = t.followKey(&e, &k)
+	}
 	if !ok {
 		return Flow{}, false
 	}
-	return view(&e)
+	return t.view(&e)
 }
 
 // View4 reads a flow that was copied out of a kernel hash, beside the groups. It reports false for a copy
-// that holds none.
+// that holds none: an alias is none. See Complete.
 func View4(f *bpf.XDPFlow4) (Flow, bool) {
 	e := entry4(f, FlowID{Overflow: true})
 	return view(&e)
@@ -113,7 +154,7 @@ func View6(f *bpf.XDPFlow6) (Flow, bool) {
 func (t *Table) All() iter.Seq[Flow] {
 	return func(yield func(Flow) bool) {
 		for e := range t.entries() {
-			if f, ok := view(&e); ok && !yield(f) {
+			if f, ok := t.view(&e); ok && !yield(f) {
 				return
 			}
 		}

@@ -47,13 +47,14 @@ func (t *Table) Kill(choose func(*Flow) bool, grace func(), freed func(*Flow)) i
 func (t *Table) revoke(e entry, choose func(*Flow) bool) (doomed, bool) {
 	for {
 		word := e.word()
-		if word&WordStateMask == 0 {
+		if !isFlow(word) {
 			return doomed{}, false
 		}
 		f := viewOf(&e, word)
 		if e.word() != word {
 			continue // what was read may be of two flows
 		}
+		t.Complete(&f)
 		if !choose(&f) {
 			return doomed{}, false
 		}
@@ -88,7 +89,7 @@ func (t *Table) kill(batch []doomed, grace func(), freed func(*Flow)) int {
 func (t *Table) finish(d *doomed, freed func(*Flow)) (ended, again bool) {
 	for {
 		word := d.e.word()
-		if uint32(word>>WordGenerationBit) != d.generation || word&WordStateMask == 0 {
+		if uint32(word>>WordGenerationBit) != d.generation || !isFlow(word) {
 			return false, false // it ended by itself: whoever replaced it has counted it
 		}
 		if word&WordRevoked == 0 {
@@ -99,6 +100,12 @@ func (t *Table) finish(d *doomed, freed func(*Flow)) (ended, again bool) {
 		}
 		f := viewOf(&d.e, word)
 		f.Revoked = d.revoked
+		if f.NAT != nil {
+			// First, while nothing passes by the flow and nobody can make it anew: one that is opened as soon as
+			// this one is gone may have the same alias.
+			t.Complete(&f)
+			t.dropAlias(&d.e)
+		}
 		if !atomic.CompareAndSwapUint64(&d.e.core.Word, word, (word>>WordGenerationBit+1)<<WordGenerationBit) {
 			continue
 		}

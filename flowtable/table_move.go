@@ -11,13 +11,33 @@ import (
 // share hash seed and State, and nobody ages either meanwhile.
 //
 // What happens between Copy and that is not lost, but for flows that begin then: they are left behind, as
-// are those for which the new table is too small, half-open ones first.
+// are those for which the new table is too small, half-open ones first. A translated flow and its alias are
+// carried together or not at all.
 type Move struct {
 	from, to           *Table
 	carried            []carried // from the old groups
 	covered4, covered6 []uint64  // bit masks of the old slots of carried
+	besides            []entry   // aliases beside the old groups, while Copy runs
 
-	flows, flows6, half int64 // that were carried
+	holds holding // what was carried
+}
+
+// holding is what of a table its State counts.
+type holding struct{ flows, aliases, six, half int64 }
+
+// add counts a flow of a family in a state.
+func (h *holding) add(family uint8, s bpf.XDPFlowState) {
+	if s == bpf.XDPFlowStateFLOW_ALIAS {
+		h.aliases++
+	} else {
+		h.flows++
+	}
+	if family == 6 {
+		h.six++
+	}
+	if halfOpen(s) {
+		h.half++
+	}
 }
 
 // carried is a flow that is in both tables.
@@ -59,44 +79,81 @@ func (m *Move) isCarried(e *entry) bool {
 // Copy copies the flows, and those of the kernel's hashes beside the old groups. Established ones come
 // first.
 func (m *Move) Copy(beside4 []bpf.XDPFlow4, beside6 []bpf.XDPFlow6) {
+	for i := range beside4 {
+		m.noteBeside(entry4(&beside4[i], FlowID{Overflow: true}))
+	}
+	for i := range beside6 {
+		m.noteBeside(entry6(&beside6[i], FlowID{Overflow: true}))
+	}
 	for _, all := range []bool{false, true} {
 		for e := range m.from.held(beside4, beside6) {
-			if word := e.word(); word&WordStateMask != 0 && (all || !halfOpen(stateOf(word))) && !m.isCarried(&e) {
+			if word := e.word(); isFlow(word) && (all || !halfOpen(stateOf(word))) && !m.isCarried(&e) {
 				m.copy(&e)
 			}
 		}
 	}
+	m.besides = nil
+}
+
+// noteBeside remembers the aliases among what is beside the old groups: they are few.
+func (m *Move) noteBeside(e entry) {
+	if isAlias(e.word()) {
+		m.besides = append(m.besides, e)
+	}
+}
+
+// aliasOf returns the alias of a translated flow in the old table.
+func (m *Move) aliasOf(e *entry, outer *Tuple) (entry, bool) {
+	k, target := keyOf(outer), e.key()
+	is := func(e *entry) bool {
+		a := e.alias()
+		return isAlias(e.word()) && sameKey(&a.target, &target)
+	}
+	if a, ok := m.from.find(&k); ok {
+		return a, is(&a)
+	}
+	for _, a := range m.besides {
+		if own := a.key(); sameKey(&own, &k) && is(&a) {
+			return a, true
+		}
+	}
+	return entry{}, false
 }
 
 func (m *Move) copy(e *entry) {
 	for range 4 { // a half-open flow may give its slot away meanwhile
 		var c carried
 		c.word = e.word() &^ (WordMarked | WordBusy)
-		half := halfOpen(stateOf(c.word))
-		if !sumOf(e, &c.sum) || m.flows >= m.to.cfg.FlowsMax || half && m.half >= m.to.cfg.HalfOpenMax {
+		state := stateOf(c.word)
+		if !sumOf(e, &c.sum) || m.holds.flows+m.holds.aliases >= m.to.cfg.FlowsMax ||
+			halfOpen(state) && m.holds.half >= m.to.cfg.HalfOpenMax {
 			return
 		}
-		k := e.key()
-		at, ok := m.to.place(&k)
+		// The alias first, as XDP makes them.
+		var own entry
+		if outer, ok := e.outer(); ok {
+			if own, ok = m.copyAlias(e, &outer); !ok {
+				return
+			}
+		}
+		at, ok := m.put(e, c.word)
+		if ok && e.word()>>WordGenerationBit != c.word>>WordGenerationBit {
+			at.core.Word, ok = 0, false
+		} else if !ok {
+			c.word = 0 // there is no place
+		}
 		if !ok {
-			return
-		}
-		if e.flow4 != nil {
-			*at.flow4 = *e.flow4
-		} else {
-			*at.flow6 = *e.flow6
-		}
-		at.core.Word = c.word
-		if e.word()>>WordGenerationBit != c.word>>WordGenerationBit {
-			at.core.Word = 0
+			if own.core != nil {
+				own.core.Word = 0
+			}
+			if c.word == 0 {
+				return
+			}
 			continue
 		}
-		m.flows++
-		if e.flow6 != nil {
-			m.flows6++
-		}
-		if half {
-			m.half++
+		m.holds.add(at.id.Family, state)
+		if own.core != nil {
+			m.holds.add(own.id.Family, bpf.XDPFlowStateFLOW_ALIAS)
 		}
 		if !e.id.Overflow {
 			c.from, c.to = e.id, at.id
@@ -108,24 +165,54 @@ func (m *Move) copy(e *entry) {
 	}
 }
 
+// put copies an entry into a place of the new table, with this word. It reports false if there is none.
+func (m *Move) put(e *entry, word uint64) (entry, bool) {
+	k := e.key()
+	at, ok := m.to.place(&k)
+	if !ok {
+		return entry{}, false
+	}
+	if e.flow4 != nil {
+		*at.flow4 = *e.flow4
+	} else {
+		*at.flow6 = *e.flow6
+	}
+	at.core.Word = word
+	return at, true
+}
+
+// copyAlias copies the alias of a flow, if it has one and there is room for both.
+func (m *Move) copyAlias(flow *entry, outer *Tuple) (entry, bool) {
+	if m.holds.flows+m.holds.aliases+1 >= m.to.cfg.FlowsMax {
+		return entry{}, false
+	}
+	e, ok := m.aliasOf(flow, outer)
+	if !ok {
+		return entry{}, false
+	}
+	word := e.word() &^ (WordMarked | WordBusy)
+	at, ok := m.put(&e, word)
+	if ok && (e.word()^word)&^(WordMarked|WordBusy) != 0 {
+		at.core.Word, ok = 0, false
+	}
+	return at, ok
+}
+
 // Settle ends the move, once no packet goes through the old table any more. It hands to credit what the
 // new table does not hold of what was counted: on flows after their copy, modulo 2^64, and on those left
 // behind, as a Sum that is good until credit returns. It returns how many flows there were of each kind.
 // Beside are those of the kernel's hashes as they are now.
 func (m *Move) Settle(beside4 []bpf.XDPFlow4, beside6 []bpf.XDPFlow6, credit func(*Sum)) (carried, left int) {
-	var flows, flows6, half int64 // of the old table
+	var old holding
 	var sum Sum
 	for e := range m.from.held(beside4, beside6) {
+		if isAlias(e.word()) {
+			old.add(e.id.Family, bpf.XDPFlowStateFLOW_ALIAS)
+		}
 		if !sumOf(&e, &sum) {
 			continue
 		}
-		flows++
-		if e.flow6 != nil {
-			flows6++
-		}
-		if halfOpen(sum.State) {
-			half++
-		}
+		old.add(e.id.Family, sum.State)
 		if !m.isCarried(&e) {
 			credit(&sum)
 			left++
@@ -155,8 +242,8 @@ func (m *Move) Settle(beside4 []bpf.XDPFlow4, beside6 []bpf.XDPFlow6, credit fun
 			credit(&sum)
 		}
 	}
-	m.correct(flows, flows6, half)
-	return int(m.flows), left
+	m.correct(&old)
+	return int(m.holds.flows), left
 }
 
 // follow brings the copy to the state that the flow has reached after it, unless packets have already.
@@ -170,16 +257,17 @@ func (c *carried) follow(to *Table, word uint64) {
 
 // correct makes the counts, which were those of the old table and of what began in the new one, those of
 // the new one. The order is that of counted.
-func (m *Move) correct(flows, flows6, half int64) {
-	s := m.to.state
-	if m.flows6 < flows6 {
-		atomic.AddInt64(&s.Flows6, m.flows6-flows6)
+func (m *Move) correct(old *holding) {
+	s, now := m.to.state, &m.holds
+	if now.six < old.six {
+		atomic.AddInt64(&s.Flows6, now.six-old.six)
 	}
-	atomic.AddInt64(&s.Flows, m.flows-flows)
-	if m.flows6 > flows6 {
-		atomic.AddInt64(&s.Flows6, m.flows6-flows6)
+	atomic.AddInt64(&s.Flows, now.flows+now.aliases-old.flows-old.aliases)
+	if now.six > old.six {
+		atomic.AddInt64(&s.Flows6, now.six-old.six)
 	}
-	atomic.AddInt64(&s.HalfOpen, m.half-half)
+	atomic.AddInt64(&s.HalfOpen, now.half-old.half)
+	atomic.AddInt64(&s.Aliases, now.aliases-old.aliases)
 }
 
 // place returns a free place for a key in its emptier group.

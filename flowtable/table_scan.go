@@ -4,11 +4,18 @@ import (
 	"sync/atomic"
 )
 
-// mark is a flow that a scan means to free.
+// mark is a flow that a scan means to free, or an alias.
 type mark struct {
 	e    entry
 	word uint64    // as marked
-	seen [2]uint32 // as found
+	seen [2]uint32 // as found, of a flow
+}
+
+// takeOff takes the mark off, unless something else has become of the entry. The zero value is none.
+func (m *mark) takeOff() {
+	if m.word != 0 {
+		atomic.CompareAndSwapUint64(&m.e.core.Word, m.word, m.word&^WordMarked)
+	}
 }
 
 // Scan frees the flows that were idle for the time-out of their protocol and state at tick now, and calls
@@ -41,13 +48,15 @@ func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*F
 		s.due6 = s.due6[:0]
 	}
 	for _, f := range t.overflow4 {
-		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) {
-			t.mark(entry4(f, FlowID{Overflow: true}), f.Core.Word)
+		e := entry4(f, FlowID{Overflow: true})
+		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) || t.isOrphan(&e, now) {
+			t.mark(e, f.Core.Word)
 		}
 	}
 	for _, f := range t.overflow6 {
-		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) {
-			t.mark(entry6(f, FlowID{Overflow: true}), f.Core.Word)
+		e := entry6(f, FlowID{Overflow: true})
+		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) || t.isOrphan(&e, now) {
+			t.mark(e, f.Core.Word)
 		}
 	}
 	if len(t.marked) == 0 {
@@ -97,8 +106,8 @@ func (t *Table) scan4(now uint32) {
 					end = never
 				}
 				early := end
-				if handshake(stateOf(word)) {
-					end, early = s.handshake(ticks, never, &f.Core)
+				if 1<<(word&15)&singular != 0 {
+					end, early = t.singular(entry4(f, FlowID{}), ticks, never)
 				}
 				if int32(end-now) <= 0 {
 					t.mark(entry4(f, FlowID{Group: uint32(g), Slot: uint8(slot)}), word)
@@ -133,8 +142,8 @@ func (t *Table) scan6(now uint32) {
 					end = never
 				}
 				early := end
-				if handshake(stateOf(word)) {
-					end, early = s.handshake(ticks, never, &f.Core)
+				if 1<<(word&15)&singular != 0 {
+					end, early = t.singular(entry6(f, FlowID{}), ticks, never)
 				}
 				if int32(end-now) <= 0 {
 					t.mark(entry6(f, FlowID{Group: uint32(g), Slot: uint8(slot)}), word)
@@ -148,11 +157,26 @@ func (t *Table) scan6(now uint32) {
 	}
 }
 
-// mark sets the mark on a flow that did not change since its word was read.
+// singular returns when a flow in its handshake or an alias ends, and the tick before which it cannot end.
+// Ticks is the time-out of its state, never what stands for none.
+func (t *Table) singular(e entry, ticks, never uint32) (end, early uint32) {
+	if !isAlias(e.word()) {
+		return t.schedule.handshake(ticks, never, e.core)
+	}
+	if !t.orphan(&e) {
+		return never, never
+	}
+	a := e.alias()
+	return a.created + orphanTicks, a.created + orphanTicks
+}
+
+// mark sets the mark on a flow, or an alias, that did not change since its word was read.
 func (t *Table) mark(e entry, word uint64) {
 	m := mark{e: e, word: word | WordMarked}
-	for i := range m.seen {
-		m.seen[i] = atomic.LoadUint32(&e.leg[i].Seen)
+	if !isAlias(word) {
+		for i := range m.seen {
+			m.seen[i] = atomic.LoadUint32(&e.leg[i].Seen)
+		}
 	}
 	// A flow that still bears the mark of the scan before has lost the race with a hit's update of
 	// seen then; it is a candidate like any other now.
@@ -163,16 +187,30 @@ func (t *Table) mark(e entry, word uint64) {
 
 // free frees a marked flow that no packet has touched, else takes the mark off.
 func (t *Table) free(m *mark, freed func(*Flow)) bool {
+	if isAlias(m.word) {
+		t.freeOrphan(m)
+		return false
+	}
 	for i, seen := range m.seen {
 		if atomic.LoadUint32(&m.e.leg[i].Seen) != seen {
-			atomic.CompareAndSwapUint64(&m.e.core.Word, m.word, m.word&^WordMarked)
+			m.takeOff()
 			return false
 		}
 	}
 	f := viewOf(&m.e, m.word)
+	var own mark
+	if f.NAT != nil {
+		t.Complete(&f)
+		own = t.markAlias(&f)
+	}
 	next := (m.word>>WordGenerationBit + 1) << WordGenerationBit
 	if !atomic.CompareAndSwapUint64(&m.e.core.Word, m.word, next) {
+		own.takeOff()
 		return false
+	}
+	if own.word != 0 {
+		a := own.e.alias()
+		t.freeAliasAt(&own.e, own.word, &a)
 	}
 	t.counted(f.Tuple.Family, f.State, -1)
 	if m.e.id.Overflow {

@@ -15,7 +15,7 @@ type Sum struct {
 // sumOf copies what is added up of a flow, and reports whether there was one for as long as that took.
 func sumOf(e *entry, s *Sum) bool {
 	word := e.word()
-	if word&WordStateMask == 0 {
+	if !isFlow(word) {
 		return false
 	}
 	o := uint8(0)

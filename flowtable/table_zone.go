@@ -17,7 +17,7 @@ func (t *Table) Rezone(f *Flow, from, to uint8) bool {
 		return false
 	}
 	e := t.at(f.ID.Family, f.ID.Group, f.ID.Slot)
-	if word := e.word(); word&WordStateMask == 0 || uint32(word>>WordGenerationBit) != f.ID.Generation {
+	if word := e.word(); !isFlow(word) || uint32(word>>WordGenerationBit) != f.ID.Generation {
 		return false
 	}
 	was := zoneWord(f, f.From, f.To)

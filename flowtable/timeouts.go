@@ -28,7 +28,7 @@ func ClassOf(proto uint8) Class { return classes[proto] }
 
 // Timeouts are the times in ticks, by class and state, after which a scan frees a flow: since its last
 // packet in either direction, of a TCP handshake since its opening packet. 0 means never; the longest is
-// 24 days, see TimeoutTicks.
+// 24 days, see TimeoutTicks. Aliases have none: they end with their flows.
 type Timeouts [ClassLen][bpf.XDPFlowStateFLOW_STATE_LEN]uint32
 
 // UniformTimeouts gives every flow the same time-out.
@@ -53,7 +53,7 @@ func TimeoutTicks(d time.Duration) uint32 {
 // Expired reports whether a flow has been idle for its time-out at tick now.
 func (t *Timeouts) Expired(now uint32, proto uint8, core *bpf.XDPFlowCore, leg *[2]bpf.XDPLeg) bool {
 	s := stateOf(atomic.LoadUint64(&core.Word))
-	if s == bpf.XDPFlowStateFLOW_FREE || s >= bpf.XDPFlowStateFLOW_STATE_LEN || t[ClassOf(proto)][s] == 0 {
+	if s == bpf.XDPFlowStateFLOW_FREE || s >= bpf.XDPFlowStateFLOW_ALIAS || t[ClassOf(proto)][s] == 0 {
 		return false
 	}
 	return int32(now-since(s, core, leg)) >= int32(t[ClassOf(proto)][s])

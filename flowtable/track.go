@@ -24,7 +24,7 @@ const midstreamScale = 14
 
 // openTCP sets up both legs for the SYN that opens a flow.
 func openTCP(d, r *bpf.XDPLeg, s *packet.TCP) {
-	d.Flags = scaleFlags(s)
+	d.Flags = d.Flags&legXlat | scaleFlags(s)
 	d.Win = s.Window
 	r.Ack = s.Seq + 1
 	r.Flags &^= legWindow
@@ -114,7 +114,7 @@ func trackAnswer(d, r *bpf.XDPLeg, s *packet.TCP) (bpf.XDPFlowState, bpf.XDPReas
 // bothSYNs takes what the second SYN, sent by d, tells: now both scales are known, and the windows
 // of both SYNs are kept in their units. What d said before, in a challenge, no longer counts.
 func bothSYNs(d, r *bpf.XDPLeg, s *packet.TCP) {
-	d.Flags = scaleFlags(s)
+	d.Flags = d.Flags&legXlat | scaleFlags(s)
 	r.Ack = s.Seq + 1
 	r.Win = unscaled(r.Win, r, d)
 	d.Win = unscaled(s.Window, d, r)

@@ -2,8 +2,12 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,7 +34,8 @@ const (
 	endStopped  = "stopped"  // the gateway stopped
 	endKilled   = "killed"   // somebody asked for it
 
-	endPortRemoved = "port-removed" // a port where it had an end is no more
+	endPortRemoved    = "port-removed"     // a port where it had an end is no more
+	endNATAddressGone = "nat-address-gone" // the address that masquerading gave it is no more
 )
 
 // ageing frees flows that were idle for their time-out, off the packet path.
@@ -60,7 +65,7 @@ func (a *ageing) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		err := a.scan(dataplane.NowTick())
+		err := errors.Join(a.scan(dataplane.NowTick()), a.addressesGone())
 		if err != nil && !a.failing {
 			a.log.Error("flows are not aged as they should be", "error", err)
 		}
@@ -75,6 +80,7 @@ func (a *ageing) scan(now uint32) error {
 	l := a.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.useNATPorts()()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
 		l.ended[ofNoRule].Aged++
@@ -96,11 +102,28 @@ func (a *ageing) scan(now uint32) error {
 		func(f *bpf.XDPFlow6) { flows6 = append(flows6, *f) })
 	flows, convertErr := overflowFlows(flows4, flows6)
 	for i := range flows {
+		l.table.Complete(&flows[i])
+		l.table.DropAlias(&flows[i])
 		freed(&flows[i])
 	}
 	if err == nil {
 		err = convertErr
 	}
+	if err == nil {
+		err = l.plane.SweepOverflow(l.table, now)
+	}
+	return err
+}
+
+// addressesGone ends the flows that masquerade to addresses which have gone.
+func (a *ageing) addressesGone() error {
+	gone := a.ledger.plane.NATAddressesGone()
+	if gone == nil {
+		return nil
+	}
+	rules := a.events.rules.Load()
+	n, err := a.kill(func(f *flowtable.Flow) bool { return rules.masqueradesTo(f, gone) }, endNATAddressGone)
+	a.log.Info("addresses of masquerading have gone", "addresses", slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare), "flows", n)
 	return err
 }
 

@@ -27,7 +27,8 @@ type Flow struct {
 	Bytes        [2]uint64  `json:"bytes"`   // of IP packets
 	AgeS         float64    `json:"age_s"`
 	IdleS        float64    `json:"idle_s"`
-	CommunityID  string     `json:"community_id"` // "" where the flow table does not keep what it is made of
+	CommunityID  string     `json:"community_id"`  // "" where the flow table does not keep what it is made of
+	NAT          *FlowNAT   `json:"nat,omitempty"` // absent: it is not translated
 }
 
 // Drop is what was dropped for one reason.
@@ -131,9 +132,11 @@ type PortStatus struct {
 	Notes        []string          `json:"notes"`
 }
 
-// TableStatus is the flow table. It holds what was created less what was evicted, aged and killed.
+// TableStatus is the flow table. It holds what was created less what was evicted, aged and killed. A
+// translated flow takes two of its FlowsMax places.
 type TableStatus struct {
 	Flows       int64  `json:"flows"`
+	Translated  int64  `json:"translated"` // of them
 	FlowsMax    int64  `json:"flows_max"`
 	HalfOpen    int64  `json:"half_open"`
 	HalfOpenMax int64  `json:"half_open_max"`

@@ -100,6 +100,11 @@ func (c *Client) Rules(ctx context.Context) (rules []RuleStatus, err error) {
 	return rules, c.get(ctx, "rules", nil, &rules)
 }
 
+// NAT asks what is translated: the policy's nat rules in its order, and the addresses of masquerading.
+func (c *Client) NAT(ctx context.Context) (s *NATStatus, err error) {
+	return s, c.get(ctx, "nat", nil, &s)
+}
+
 // Workers asks how the workers run.
 func (c *Client) Workers(ctx context.Context) (s *WorkersStatus, err error) {
 	return s, c.get(ctx, "workers", nil, &s)

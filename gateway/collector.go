@@ -37,6 +37,7 @@ type reading struct {
 	carried [bpf.XDPFlowStateFLOW_STATE_LEN]uint64 // of states, those of flows that workers carry
 	revoked uint64
 	workers *WorkersStatus
+	nat     []NATRuleStatus
 	table   TableStatus
 	ports   []PortStatus
 	devices []dataplane.DeviceCounters
@@ -176,6 +177,11 @@ func (c *collector) readNow() (*reading, error) {
 	if r.workers, err = g.workers(); err != nil {
 		return nil, err
 	}
+	nat, err := g.nat()
+	if err != nil {
+		return nil, err
+	}
+	r.nat = nat.Rules
 	g.events.status(&r.events)
 	for i := range r.drops {
 		r.events.Unlogged += r.drops[i].Unlogged

@@ -129,7 +129,7 @@ func TestGatewayPageNamesReasons(t *testing.T) {
 		}
 	}
 	var states []string
-	for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+	for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
 		states = append(states, s.String())
 	}
 	_, text, _ := strings.Cut(section(t, page, "### Flow"), "States: ")
@@ -273,6 +273,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		{"### Flow", []any{Flow{}}},
 		{"### Drop and pass", []any{Drop{}, Pass{}}},
 		{"### Rule", []any{RuleStatus{}}},
+		{"### Translation", []any{NATRuleStatus{}}},
 		{"### Status", []any{Status{}}},
 		{"### Set", []any{SetStatus{}}},
 		{"### Entry", []any{SetEntry{}}},
@@ -306,6 +307,8 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		"### History":            {firewall.Changes{}, firewall.Change{}},
 		"### Comparison":         {DiffSide{}, firewall.Difference{}, firewall.FieldDiff{}},
 		"## Control API":         {Confirmed{}, RuleMirror{}},
+		"### Flow":               {FlowNAT{}},
+		"### Translation":        {NATStatus{}, NATAddressStatus{}},
 		"### Workers and queues": {worker.Attempt{}, worker.MemoryStatus{}, worker.WorkerStatus{}, worker.QueueStatus{}, worker.RingStatus{}, worker.Stall{}},
 	} {
 		named := code(section(t, page, heading))
@@ -357,7 +360,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	}
 	events := section(t, page, "## Events")
 	for _, reason := range []string{
-		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled,
+		endAged, endClosed, endReset, endRevoked, endEvicted, endReopened, endStopped, endKilled, endPortRemoved, endNATAddressGone,
 		eveFlowType, eveDropType, eveAuditType, evePolicyType, eveGatewayType,
 		byStart, byTakeOver, bySignal, bySocket, byExpiry, byRollback, byNotConfirmed,
 	} {

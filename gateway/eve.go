@@ -43,6 +43,7 @@ type eveEvent struct {
 	Ether       *eveEther  `json:"ether,omitempty"`
 	Drop        *eveDrop   `json:"drop,omitempty"`
 	Flow        *eveFlow   `json:"flow,omitempty"`
+	NAT         *FlowNAT   `json:"nat,omitempty"` // of a translated flow, but for ends that XDP writes
 	Policy      *evePolicy `json:"policy,omitempty"`
 	Set         *eveSet    `json:"set,omitempty"`
 	Port        *evePort   `json:"port,omitempty"`
@@ -169,6 +170,7 @@ func (r *Ruleset) endEvent(f *flowtable.Flow, now uint32, reason string, clock e
 			Start: clock.text(f.Created), End: clock.text(now - flowtable.Ticks(f.Idle(now))),
 			State: f.State.String(), Reason: reason,
 		},
+		NAT:     r.translation(f.NAT),
 		Softdpu: r.describe("flow-end", f.Rule, f.From, f.To),
 	}
 	out.ports(t.Proto, t.SrcPort, t.DstPort, nil)

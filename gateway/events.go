@@ -30,6 +30,7 @@ const (
 type eventLog struct {
 	rules *inForce
 	ports atomic.Pointer[[]string] // by id - 1
+	table *flowtable.Table         // where flows that start are looked up; nil until there is one
 	rate  int                      // flow ends a second and rule
 	log   *slog.Logger
 	path  string
@@ -87,12 +88,29 @@ func (e *eventLog) packet(event *bpf.XDPEvent) {
 	if bpf.XDPEventKind(event.Kind) == bpf.XDPEventKindEVENT_DROP {
 		out = e.rules.Names().dropEvent(event, *e.ports.Load(), newEveClock())
 	} else {
-		out = e.rules.Names().packetEvent(event, newEveClock())
+		names := e.rules.Names()
+		out = names.packetEvent(event, newEveClock())
+		out.NAT = names.translation(e.translated(event))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.recall(&out)
 	e.add(&out)
+}
+
+// translated returns what becomes of the packets of a flow that starts; nil: nothing, or it has ended since.
+func (e *eventLog) translated(event *bpf.XDPEvent) *flowtable.Translation {
+	if e.table == nil || bpf.XDPEventKind(event.Kind) != bpf.XDPEventKindEVENT_FLOW_START || atomic.LoadInt64(&e.table.State().Aliases) == 0 {
+		return nil
+	}
+	t := flowtable.Tuple{Family: event.Family, Proto: event.Proto, SrcPort: hostOrder(event.Sport), DstPort: hostOrder(event.Dport)}
+	src, dst := eventAddress(event.Family, &event.Src), eventAddress(event.Family, &event.Dst)
+	copy(t.Src[:], src.AsSlice())
+	copy(t.Dst[:], dst.AsSlice())
+	if f, ok := e.table.Lookup(t); ok && f.Created == event.Created && f.Tuple == t {
+		return f.NAT
+	}
+	return nil
 }
 
 // flowEnd writes the end of a flow, unless its rule has had its share of this second. It reports

@@ -19,8 +19,10 @@ import (
 //	proto NAME|NUMBER    family 4|6
 //	from ZONE   to ZONE   zone ZONE                opener's, other end's, either zone
 //	state STATE   rule NAME   tier TIER   revoked
+//	nat NAME                                       translated by this nat rule
 //
-// joined by `and`, `or`, `not` and parentheses; `not` binds closest, `or` least. The zero value and nil
+// joined by `and`, `or`, `not` and parentheses; `not` binds closest, `or` least. Addresses and ports are those
+// before or after translation. The zero value and nil
 // match everything.
 type Filter struct{ match func(*Flow) bool }
 
@@ -50,7 +52,7 @@ var filterKeys = []struct{ key, value string }{
 	{"sport", "a port or range"}, {"dport", "a port or range"}, {"port", "a port or range"},
 	{"proto", "a protocol"}, {"family", "4 or 6"},
 	{"from", "a zone"}, {"to", "a zone"}, {"zone", "a zone"},
-	{"state", "a state"}, {"rule", "the name of a rule"}, {"tier", "a tier"}, {"revoked", ""},
+	{"state", "a state"}, {"rule", "the name of a rule"}, {"nat", "the name of a nat rule"}, {"tier", "a tier"}, {"revoked", ""},
 }
 
 // Tiers that hold flows.
@@ -233,13 +235,13 @@ func (p *filterParser) address(key string, w filterWord) (func(*Flow) bool, erro
 		prefix = netip.PrefixFrom(a, a.BitLen())
 	}
 	prefix = prefix.Masked()
-	switch key {
-	case "src":
-		return func(f *Flow) bool { return prefix.Contains(f.SrcIP) }, nil
-	case "dst":
-		return func(f *Flow) bool { return prefix.Contains(f.DestIP) }, nil
+	src := func(f *Flow) bool {
+		return prefix.Contains(f.SrcIP) || f.NAT != nil && prefix.Contains(f.NAT.SrcIP)
 	}
-	return func(f *Flow) bool { return prefix.Contains(f.SrcIP) || prefix.Contains(f.DestIP) }, nil
+	dst := func(f *Flow) bool {
+		return prefix.Contains(f.DestIP) || f.NAT != nil && prefix.Contains(f.NAT.DestIP)
+	}
+	return end(key, "src", src, "dst", dst), nil
 }
 
 func (p *filterParser) port(key string, w filterWord) (func(*Flow) bool, error) {
@@ -255,13 +257,20 @@ func (p *filterParser) port(key string, w filterWord) (func(*Flow) bool, error) 
 		return nil, fault
 	}
 	has := func(port uint16) bool { return uint64(port) >= first && uint64(port) <= last }
+	src := func(f *Flow) bool { return has(f.SrcPort) || f.NAT != nil && has(f.NAT.SrcPort) }
+	dst := func(f *Flow) bool { return has(f.DestPort) || f.NAT != nil && has(f.NAT.DestPort) }
+	return end(key, "sport", src, "dport", dst), nil
+}
+
+// end is the condition on the end of a flow that a key names, or on either.
+func end(key, srcKey string, src func(*Flow) bool, dstKey string, dst func(*Flow) bool) func(*Flow) bool {
 	switch key {
-	case "sport":
-		return func(f *Flow) bool { return has(f.SrcPort) }, nil
-	case "dport":
-		return func(f *Flow) bool { return has(f.DestPort) }, nil
+	case srcKey:
+		return src
+	case dstKey:
+		return dst
 	}
-	return func(f *Flow) bool { return has(f.SrcPort) || has(f.DestPort) }, nil
+	return func(f *Flow) bool { return src(f) || dst(f) }
 }
 
 // name reads a condition on a field that holds a word.
@@ -289,7 +298,7 @@ func (p *filterParser) name(key string, w filterWord) (func(*Flow) bool, error) 
 		return func(f *Flow) bool { return strconv.Itoa(int(f.Family)) == w.text }, nil
 	case "state":
 		var states []string
-		for s := flowSynSent; s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+		for s := flowSynSent; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
 			states = append(states, s.String())
 		}
 		if err := oneOf(states); err != nil {
@@ -307,6 +316,11 @@ func (p *filterParser) name(key string, w filterWord) (func(*Flow) bool, error) 
 		return func(f *Flow) bool { return f.To == w.text }, nil
 	case "zone":
 		return func(f *Flow) bool { return f.From == w.text || f.To == w.text }, nil
+	}
+	if key == "nat" {
+		return func(f *Flow) bool {
+			return f.NAT != nil && (f.NAT.SourceRule == w.text || f.NAT.DestinationRule == w.text)
+		}, nil
 	}
 	return func(f *Flow) bool { return f.Rule == w.text }, nil
 }

@@ -30,6 +30,7 @@ func (a *ageing) kill(choose func(*flowtable.Flow) bool, reason string) (int, er
 	l := a.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.useNATPorts()()
 	now := dataplane.NowTick()
 	freed := func(f *flowtable.Flow) {
 		l.credit(f)
@@ -41,7 +42,14 @@ func (a *ageing) kill(choose func(*flowtable.Flow) bool, reason string) (int, er
 			time.Sleep(graceByTime)
 		}
 	}, freed)
-	beside, err := l.plane.KillOverflow(choose, freed)
+	beside, err := l.plane.KillOverflow(func(f *flowtable.Flow) bool {
+		l.table.Complete(f)
+		return choose(f)
+	}, func(f *flowtable.Flow) {
+		l.table.Complete(f)
+		l.table.DropAlias(f)
+		freed(f)
+	})
 	return n + beside, err
 }
 

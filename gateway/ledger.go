@@ -61,6 +61,17 @@ func newLedger(plane *dataplane.Plane, rules int) (*ledger, error) {
 	return &ledger{plane: plane, table: table, ended: plane.Credits(), rules: rules}, nil
 }
 
+// useNATPorts has the ports of translated flows that end given back to the generation in force, until done is
+// called. l.mu is held.
+func (l *ledger) useNATPorts() (done func()) {
+	ports, unlock := l.plane.NATPorts()
+	l.table.SetNATPorts(ports.Layout, ports.Bitmaps)
+	return func() {
+		l.table.SetNATPorts(0, nil)
+		unlock()
+	}
+}
+
 // credit takes the counts of a flow that was freed. l.mu is held.
 func (l *ledger) credit(f *flowtable.Flow) {
 	if int(f.Rule) < l.rules {
@@ -142,6 +153,7 @@ func (l *ledger) each(fn func(*flowtable.Flow) bool) error {
 		return err
 	}
 	for i := range overflowed {
+		l.table.Complete(&overflowed[i])
 		if !fn(&overflowed[i]) {
 			return nil
 		}
@@ -167,6 +179,20 @@ func (l *ledger) sums(fn func(*flowtable.Sum)) error {
 // overflowFlows reads flows that stand beside the groups as the table reads those in them: they are
 // put into groups of their own.
 func overflowFlows(flows4 []bpf.XDPFlow4, flows6 []bpf.XDPFlow6) ([]flowtable.Flow, error) {
+	table, err := overflowTable(flows4, flows6)
+	if err != nil || table == nil {
+		return nil, err
+	}
+	var flows []flowtable.Flow
+	for f := range table.All() {
+		f.ID = flowtable.FlowID{Family: f.ID.Family, Overflow: true, Generation: f.ID.Generation}
+		flows = append(flows, f)
+	}
+	return flows, nil
+}
+
+// overflowTable is a table to list of what stands beside the groups; nil if that is nothing.
+func overflowTable(flows4 []bpf.XDPFlow4, flows6 []bpf.XDPFlow6) (*flowtable.Table, error) {
 	if len(flows4)+len(flows6) == 0 {
 		return nil, nil
 	}
@@ -178,16 +204,7 @@ func overflowFlows(flows4 []bpf.XDPFlow4, flows6 []bpf.XDPFlow6) ([]flowtable.Fl
 	for i := range flows6 {
 		groups6[i/flowtable.GroupSlots].Slot[i%flowtable.GroupSlots] = flows6[i]
 	}
-	table, err := flowtable.MapTable(flowtable.TableConfig{}, groups4, groups6, new(bpf.XDPGatewayState))
-	if err != nil {
-		return nil, err
-	}
-	var flows []flowtable.Flow
-	for f := range table.All() {
-		f.ID = flowtable.FlowID{Family: f.ID.Family, Overflow: true, Generation: f.ID.Generation}
-		flows = append(flows, f)
-	}
-	return flows, nil
+	return flowtable.MapTable(flowtable.TableConfig{}, groups4, groups6, new(bpf.XDPGatewayState))
 }
 
 // groupsFor returns the least power of two of groups that hold n flows.

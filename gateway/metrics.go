@@ -32,7 +32,7 @@ const quietRules = 1000
 
 // metrics returns what is served, in the order of docs/GATEWAY.md, which a test holds against it.
 func metrics() []metric {
-	return slices.Concat(gatewayMetrics(), workerMetrics())
+	return slices.Concat(gatewayMetrics(), natMetrics(), workerMetrics())
 }
 
 func gatewayMetrics() []metric {
@@ -124,7 +124,7 @@ func gatewayMetrics() []metric {
 		// Flows and their table.
 		{"softdpu_flows", "Flows in the table, by state and by where they live.", gauge, []string{"state", "tier"},
 			func(r *reading, emit emit) {
-				for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_STATE_LEN; s++ {
+				for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
 					emit(float64(r.states[s]-r.carried[s]), s.String(), tierXDP)
 					emit(float64(r.carried[s]), s.String(), tierWorker)
 				}
@@ -132,7 +132,7 @@ func gatewayMetrics() []metric {
 		{"softdpu_revoked_flows", "Of the flows, those that the policy no longer allows: drops until their time-out.", gauge, nil,
 			func(r *reading, emit emit) { emit(float64(r.revoked)) }},
 		{"softdpu_table_flows", "Places of the flow table in use.", gauge, nil,
-			func(r *reading, emit emit) { emit(float64(r.table.Flows)) }},
+			func(r *reading, emit emit) { emit(float64(r.table.Flows + r.table.Translated)) }},
 		{"softdpu_table_flows_limit", "Places of the flow table: flows.max.", gauge, nil,
 			func(r *reading, emit emit) { emit(float64(r.table.FlowsMax)) }},
 		{"softdpu_table_half_open_flows", "Of the places in use, those of half-open flows.", gauge, nil,

@@ -43,10 +43,13 @@ func (g *running) release() error {
 
 // identities are those of the policy in force, without what no flow bears any more.
 func (g *running) identities() (*firewall.Identities, error) {
-	borne := &firewall.Borne{Rules: make(map[uint32]bool), MACs: make(map[uint16]bool)}
+	borne := &firewall.Borne{Rules: make(map[uint32]bool), NAT: make(map[uint32]bool), MACs: make(map[uint16]bool)}
 	err := g.ledger.each(func(f *flowtable.Flow) bool {
 		borne.Rules[f.Rule], borne.MACs[f.Context] = true, true
 		borne.Zones[f.From], borne.Zones[f.To] = true, true
+		if f.NAT != nil {
+			borne.NAT[f.NAT.SourceRule], borne.NAT[f.NAT.DestinationRule] = true, true
+		}
 		return true
 	})
 	if err != nil {

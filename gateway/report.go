@@ -77,6 +77,7 @@ func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) strin
 		Rule: rule.Name, File: rule.File, Line: rule.Line, Epoch: f.Epoch,
 		Packets: f.Packets, Bytes: f.Bytes,
 		AgeS: seconds(f.Age(now)), IdleS: seconds(f.Idle(now)), CommunityID: flowCommunityID(t),
+		NAT: r.rules.Load().translation(f.NAT),
 	}
 }
 
@@ -248,6 +249,11 @@ func (r *reporter) status() (*Status, error) {
 	if s.Table, err = r.tableStatus(); err != nil {
 		return nil, err
 	}
+	nat, err := r.nat()
+	if err != nil {
+		return nil, err
+	}
+	s.Notes = append(s.Notes, natNotes(nat.Rules)...)
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err
@@ -292,8 +298,9 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 		return TableStatus{}, err
 	}
 	aged, killed := r.ledger.freed()
+	aliases := max(0, atomic.LoadInt64(&gw.Aliases))
 	return TableStatus{
-		Flows: atomic.LoadInt64(&gw.Flows), FlowsMax: sizes.FlowsMax,
+		Flows: max(0, atomic.LoadInt64(&gw.Flows)-aliases), Translated: aliases, FlowsMax: sizes.FlowsMax,
 		HalfOpen: atomic.LoadInt64(&gw.HalfOpen), HalfOpenMax: sizes.HalfOpenMax,
 		Created: c.Created, Refused: c.Refused, Evicted: c.Evicted, Revived: c.Revived, Overflowed: c.Overflowed,
 		Reopened: c.Reopened, Aged: aged, Killed: killed,

@@ -22,6 +22,7 @@ type Ruleset struct {
 	Read     time.Time
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
+	NAT      *flowtable.NAT // nil: nothing is translated
 	Warnings firewall.Errors
 
 	config *Config          // that names it
@@ -79,7 +80,11 @@ func compileRuleset(c *Config, policy *firewall.Policy, options firewall.Compile
 	if err != nil {
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, Warnings: compiled.Warnings, config: c, policy: policy, options: options}, nil
+	nat, err := compiled.NATBehind(acl)
+	if err != nil {
+		return nil, fmt.Errorf("compile policy: %w", err)
+	}
+	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, NAT: nat, Warnings: compiled.Warnings, config: c, policy: policy, options: options}, nil
 }
 
 // withLive is the ruleset with what sets were given at runtime instead of what it has of that now, if that
@@ -93,7 +98,7 @@ func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions) (*Rul
 		return nil, fmt.Errorf("compile policy with what sets were given at runtime: %w", err)
 	}
 	next := *r // files and warnings are those of what is written
-	next.Compiled, next.ACL, next.live, next.options = with.Compiled, with.ACL, live, options
+	next.Compiled, next.ACL, next.NAT, next.live, next.options = with.Compiled, with.ACL, with.NAT, live, options
 	return &next, nil
 }
 
@@ -128,6 +133,7 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
 		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
 		ClampMSS: r.clampsMSS(),
+		NAT:      r.NAT, NATNames: r.natNames(),
 	}
 	var err error
 	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {

@@ -201,7 +201,7 @@ func (g *running) start() error {
 	if err != nil {
 		return err
 	}
-	g.ledger = ledger
+	g.ledger, g.events.table = ledger, ledger.table
 	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log}
 	routes, err := g.plane.WatchRoutes()
 	if err != nil {

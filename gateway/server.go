@@ -26,6 +26,7 @@ const serverGrace = 2 * time.Second
 //	GET /v1/drops[?all=1]
 //	GET /v1/passes
 //	GET /v1/rules
+//	GET /v1/nat
 //	POST /v1/reload
 //	POST /v1/flows/kill?filter=EXPRESSION|all=1
 //	GET /v1/policy/history
@@ -69,6 +70,7 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	mux.HandleFunc("GET /v1/passes", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.passes) })
 	mux.HandleFunc("GET /v1/workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.workers) })
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
+	mux.HandleFunc("GET /v1/nat", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.nat) })
 	policy.register(mux)
 	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })
 	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)

@@ -18,7 +18,8 @@ func newFlowsCommand(env *Env) *cobra.Command {
 		Use:   "flows",
 		Short: "List the connections of the running gateway",
 		Long: `List the connections of the running gateway: who speaks to whom, in which state, by which rule, and
-in which tier they live. Packets and bytes are the opener's direction / the other one.
+in which tier they live. Packets and bytes are the opener's direction / the other one. BECOMES shows what
+source and destination of translated connections become; * stays as it is.
 
 A filter chooses among them:
   src, dst, host ADDRESS[/BITS]     the opener's, the other end's, either address
@@ -26,7 +27,8 @@ A filter chooses among them:
   proto NAME|NUMBER, family 4|6
   from, to, zone ZONE               the opener's, the other end's, either zone
   state STATE, rule NAME, tier hardware|xdp|worker, revoked
-joined by and, or, not and parentheses.
+  nat NAME                          translated by this nat rule
+Addresses and ports are those before or after translation. Conditions are joined by and, or, not and parentheses.
 
 --watch shows those that send most, and how much they do a second in both directions: by bits or packets
 a second, by total of bytes, newest first, or longest idle first. What it shows fits the terminal; the
@@ -89,6 +91,10 @@ func flowTable(flows []gateway.Flow, width int) *table {
 	if !wide {
 		names = []string{"PROTO", "SOURCE", "DESTINATION", "STATE", ">PACKETS", ">BYTES", ">IDLE", "RULE"}
 	}
+	translated := slices.ContainsFunc(flows, func(f gateway.Flow) bool { return f.NAT != nil })
+	if translated {
+		names = slices.Insert(names, 3, "BECOMES")
+	}
 	t := newTable(names...)
 	for i := range flows {
 		f := &flows[i]
@@ -98,11 +104,14 @@ func flowTable(flows []gateway.Flow, width int) *table {
 			state += " (revoked)"
 		}
 		packets, bytes := count(f.Packets[0])+"/"+count(f.Packets[1]), size(f.Bytes[0])+"/"+size(f.Bytes[1])
-		if wide {
-			t.add(f.Proto, src, dst, f.From+" > "+f.To, state, packets, bytes, interval(f.IdleS), f.Tier, f.Rule)
-		} else {
-			t.add(f.Proto, src, dst, state, packets, bytes, interval(f.IdleS), f.Rule)
+		cells := []any{f.Proto, src, dst, f.From + " > " + f.To, state, packets, bytes, interval(f.IdleS), f.Tier, f.Rule}
+		if !wide {
+			cells = []any{f.Proto, src, dst, state, packets, bytes, interval(f.IdleS), f.Rule}
 		}
+		if translated {
+			cells = slices.Insert(cells, 3, any(becomes(f)))
+		}
+		t.add(cells...)
 	}
 	return t
 }
@@ -113,6 +122,21 @@ func endpoint(f *gateway.Flow, a netip.Addr, port uint16) string {
 		return a.String()
 	}
 	return netip.AddrPortFrom(a, port).String()
+}
+
+// becomes renders what a translated flow's source and destination become, "*" for what stays.
+func becomes(f *gateway.Flow) string {
+	if f.NAT == nil {
+		return ""
+	}
+	src, dst := "*", "*"
+	if f.NAT.SrcIP != f.SrcIP || f.NAT.SrcPort != f.SrcPort {
+		src = endpoint(f, f.NAT.SrcIP, f.NAT.SrcPort)
+	}
+	if f.NAT.DestIP != f.DestIP || f.NAT.DestPort != f.DestPort {
+		dst = endpoint(f, f.NAT.DestIP, f.NAT.DestPort)
+	}
+	return src + " > " + dst
 }
 
 // noteTiers says how many flows there are, and why they live no higher than they do.

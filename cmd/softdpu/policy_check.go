@@ -21,15 +21,16 @@ type checkReport struct {
 	Files      []string          `json:"files"`
 	Zones      int               `json:"zones"` // of the policy, without host
 	Rules      int               `json:"rules"` // of the policy, without the built-in ones
+	NAT        int               `json:"nat"`   // rules of translation
 	Tests      int               `json:"tests"` // all of them passed
 	Classifier *checkClassifier  `json:"classifier,omitempty"`
 	Errors     []gateway.Mistake `json:"errors"`
 	Warnings   []gateway.Mistake `json:"warnings"`
 }
 
-// checkClassifier is how large the compiled rules are.
+// checkClassifier is how large the compiled rules are, those of translation included.
 type checkClassifier struct {
-	Entries      int `json:"entries"`      // rows of the ACL pipe
+	Entries      int `json:"entries"`      // rows of the ACL pipes
 	Instructions int `json:"instructions"` // of the generated eBPF
 }
 
@@ -103,11 +104,23 @@ func (s *policySource) check(env *Env) (report checkReport, warnings firewall.Er
 	report.Zones = len(set.Compiled.Zones) - flowtable.ZoneFirst
 	report.Rules = len(set.Compiled.Order)
 	report.Tests = len(set.Compiled.Tests)
-	instructions, err := gateway.Instructions(set.Files, set.ACL)
-	if err != nil {
-		return report, nil, err
+	report.NAT = len(set.Compiled.NATOrder)
+	pipes := []*flowtable.ACL{set.ACL}
+	if n := set.Compiled.NAT; n != nil {
+		pipes = append(pipes, n.Destinations, n.Sources)
 	}
-	report.Classifier = &checkClassifier{Entries: len(set.Compiled.Entries), Instructions: len(instructions)}
+	size := &checkClassifier{Entries: len(set.Compiled.Entries) + len(set.Compiled.NATDestinations) + len(set.Compiled.NATSources)}
+	for _, pipe := range pipes {
+		if pipe == nil {
+			continue
+		}
+		instructions, err := gateway.Instructions(set.Files, pipe)
+		if err != nil {
+			return report, nil, err
+		}
+		size.Instructions += len(instructions)
+	}
+	report.Classifier = size
 	return report, set.Warnings, nil
 }
 
@@ -165,7 +178,11 @@ func (r *checkReport) text(warnings firewall.Errors) string {
 	if r.Tests > 0 {
 		tests = quantity(r.Tests, "test") + " passed"
 	}
-	fmt.Fprintf(&b, "ok: %s in %s, %s; %s; %s\n", quantity(r.Rules, "rule"), quantity(len(r.Files), "file"),
+	rules := quantity(r.Rules, "rule")
+	if r.NAT > 0 {
+		rules += " and " + quantity(r.NAT, "nat rule")
+	}
+	fmt.Fprintf(&b, "ok: %s in %s, %s; %s; %s\n", rules, quantity(len(r.Files), "file"),
 		quantity(r.Zones, "zone"), tests, quantity(len(warnings), "warning"))
 	fmt.Fprintf(&b, "compiled: %s, %s\n", quantity(r.Classifier.Entries, "table row"), quantity(r.Classifier.Instructions, "instruction"))
 	return b.String()

@@ -18,8 +18,8 @@ func newPolicyDiffCommand(env *Env) *cobra.Command {
 		Short: "Compare the policy in force, or of the history, with the files",
 		Long: `Say what 'softdpu policy apply' would change: compare the files on disk with the policy in force. With an
 ENTRY of 'softdpu policy history' they are compared with that, and with two entries the first with the
-second. Compared is what acts: rules, zones, sets, workloads, services and tests by their names, and what
-the configuration says of the policy; comments and layout are not.
+second. Compared is what acts: rules, nat rules, zones, sets, workloads, services and tests by their
+names, and what the configuration says of the policy; comments and layout are not.
 
   + added   - removed   ~ changed, with each key before and after   > moved among the rules
 

@@ -91,7 +91,7 @@ func changesText(c *firewall.Changes) string {
 	for _, k := range []struct {
 		name string
 		of   firewall.Change
-	}{{"zones", c.Zones}, {"sets", c.Sets}, {"workloads", c.Workloads}, {"services", c.Services}, {"rules", c.Rules}, {"tests", c.Tests}} {
+	}{{"zones", c.Zones}, {"sets", c.Sets}, {"workloads", c.Workloads}, {"services", c.Services}, {"nat", c.NAT}, {"rules", c.Rules}, {"tests", c.Tests}} {
 		text := ""
 		for _, n := range []struct {
 			sign  string

@@ -42,6 +42,7 @@ Exit codes: 0 yes or done; 1 the answer is no; 2 wrong use, no permission, unrea
 		newFlowsCommand(env),
 		lab,
 		newManCommand(env),
+		newNATCommand(env),
 		newRulesCommand(env),
 		newWorkersCommand(env),
 		newRunCommand(env),

@@ -93,6 +93,9 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 
 	t := &s.Table
 	p.say("Flows", "%s of %d", bar(t.Flows, t.FlowsMax), t.FlowsMax)
+	if t.Translated > 0 {
+		p.say("", "%s translated, each in two places of the table", count(uint64(t.Translated)))
+	}
 	p.say("Half-open", "%s of %d", bar(t.HalfOpen, t.HalfOpenMax), t.HalfOpenMax)
 	p.say("", "%s", counters("created", t.Created, "aged", t.Aged, "killed", t.Killed, "evicted", t.Evicted, "refused", t.Refused,
 		"revived", t.Revived, "reopened", t.Reopened, "overflowed", t.Overflowed))

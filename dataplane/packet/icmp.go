@@ -81,6 +81,7 @@ func (p *Parsed) decodeICMP(b []byte) Failure {
 		if p.Family == 6 && !in.decodeIPv6(b[8:]) {
 			return BadICMPv6
 		}
+		in.L4 += p.L4 + 8
 	}
 	return OK
 }
@@ -99,6 +100,7 @@ func (in *Inner) decodeIPv4(b []byte) bool {
 	copy(in.Dst[:4], b[16:20])
 	in.Proto = b[9]
 	in.Later = binary.BigEndian.Uint16(b[6:])&ipv4OffsetMask != 0
+	in.L4 = header
 	return in.decodeTransport(b[header:], 4)
 }
 
@@ -112,7 +114,7 @@ func (in *Inner) decodeIPv6(b []byte) bool {
 	if c.walk(b, IPv6Len, b[6]) != OK {
 		return false
 	}
-	in.Proto, in.Later = c.proto, c.later
+	in.Proto, in.Later, in.L4 = c.proto, c.later, c.l4
 	return in.decodeTransport(b[c.l4:], 6)
 }
 

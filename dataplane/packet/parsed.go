@@ -19,6 +19,7 @@ const (
 	ProtoUDP         = 17
 	ProtoRouting     = 43
 	ProtoFragment    = 44
+	ProtoDCCP        = 33
 	ProtoGRE         = 47
 	ProtoESP         = 50
 	ProtoAH          = 51
@@ -26,6 +27,7 @@ const (
 	ProtoNone        = 59
 	ProtoDestination = 60
 	ProtoSCTP        = 132
+	ProtoUDPLite     = 136
 )
 
 // Lengths of headers, in bytes.
@@ -149,6 +151,7 @@ type ICMP struct {
 type Inner struct {
 	Src, Dst         Addr
 	Proto            uint8
+	L4               int    // offset in the frame of its transport header, of which 8 bytes are there
 	Later            bool   // a later fragment: no transport header, nothing below is valid
 	SrcPort, DstPort uint16 // of TCP and UDP, else 0
 	Kind             Kind   // of ICMP over IPv4 and ICMPv6 over IPv6, else Other

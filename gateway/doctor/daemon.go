@@ -51,7 +51,7 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 		used, max int64
 		remedy    string
 	}{
-		{"flows", s.Table.Flows, s.Table.FlowsMax, "raise flows.max: a full table refuses new flows"},
+		{"places for flows", s.Table.Flows + s.Table.Translated, s.Table.FlowsMax, "raise flows.max: a full table refuses new flows"},
 		{"half-open flows", s.Table.HalfOpen, s.Table.HalfOpenMax, "`softdpu flows --watch --sort newest` shows who opens them"},
 	} {
 		if t.max > 0 && float64(t.used) > tableShare*float64(t.max) {

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softdpu/softdpu/gateway"
+)
+
+func newNATCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nat",
+		Short: "List what the running gateway translates, and how full its addresses are",
+		Long: `List the nat rules of the running gateway in order of evaluation. FLOWS counts the connections that a rule
+translates now, OPENED those since the gateway's start, EXHAUSTED and CONFLICTS those that were refused
+because no port was free, or because the translation was another connection's. PORTS counts the source
+ports in use; FULLEST is the share of them that is in use where it is largest: of one address, protocol
+and quarter of the remote ends, where the next connection would find none.
+
+Below stand the addresses that masquerading writes, by port and VLAN. Who translates which connection is
+shown by 'softdpu flows'.`,
+		Example: `  sudo softdpu nat
+  sudo softdpu nat -o json
+  sudo softdpu flows --filter 'nat branch'`,
+		Args: takes(0),
+	}
+	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := gateway.NewClient(*socket).NAT(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if format.json {
+			return printJSON(env.Stdout, s)
+		}
+		if err := natTable(s.Rules).write(env.Stdout, env.Width()); err != nil {
+			return err
+		}
+		if len(s.Rules) == 0 {
+			env.note("nothing is translated")
+			return nil
+		}
+		return natAddressTable(s.Addresses).write(env.Stdout, env.Width())
+	}
+	return cmd
+}
+
+func natTable(rules []gateway.NATRuleStatus) *table {
+	t := newTable("RULE", "WHAT", ">FLOWS", ">OPENED", ">EXHAUSTED", ">CONFLICTS", ">PORTS", "FULLEST", "WHERE")
+	for i := range rules {
+		r := &rules[i]
+		fullest := "-"
+		if r.FullestPercent > 0 {
+			fullest = fmt.Sprintf("%.0f %% %s", r.FullestPercent, r.FullestOf)
+		}
+		t.add(r.Name, r.Text, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts), count(r.PortsUsed), fullest,
+			fmt.Sprintf("%s:%d", filepath.Base(r.File), r.Line))
+	}
+	return t
+}
+
+func natAddressTable(addresses []gateway.NATAddressStatus) *table {
+	t := newTable("MASQUERADE AT", ">VLAN", "IPV4", "IPV6")
+	text := func(a netip.Addr) string {
+		if !a.IsValid() {
+			return "none"
+		}
+		return a.String()
+	}
+	for i := range addresses {
+		a := &addresses[i]
+		vlan := ""
+		if a.VLAN != 0 {
+			vlan = fmt.Sprint(a.VLAN)
+		}
+		t.add(a.Port, cmp.Or(vlan, "-"), text(a.IP4), text(a.IP6))
+	}
+	return t
+}

@@ -1,0 +1,79 @@
+package flowtable
+
+import "github.com/softdpu/softdpu/bpf"
+
+// alias makes the alias of the flow that a packet opens, whose outer tuple a names.
+func (e *Executor) alias(a *aliasOpening) bpf.XDPReason {
+	switch e.createAlias(a) {
+	case aliasMade, aliasOwn:
+		return reasonNone
+	case aliasFull:
+		return bpf.XDPReasonREASON_FLOW_TABLE_FULL
+	}
+	return e.conflict(a.sourceRule, a.destinationRule)
+}
+
+// aliasWithPort is alias of a flow whose source port, or identifier, is chosen among those of a.ports. Of
+// the tries the first is for the port that it has.
+func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
+	t := e.cfg.Table
+	out, h := w.out, t.hash(a.target)
+	for i := range uint32(natTries) {
+		port := w.tuple.SrcPort
+		if i > 0 || !t.natPorts.take(a.ports, port) {
+			var ok bool
+			if port, ok = t.natPorts.next(a.ports, uint16(h+i*natSpread)); !ok {
+				break
+			}
+			if !t.natPorts.take(a.ports, port) {
+				continue
+			}
+		}
+		out.SrcPort = port
+		w.translate(&out, 0)
+		switch e.createAlias(a) {
+		case aliasMade:
+			return reasonNone
+		case aliasFull:
+			t.natPorts.give(a.ports, port)
+			return bpf.XDPReasonREASON_FLOW_TABLE_FULL
+		}
+	}
+	if n := e.Counters.nat(a.sourceRule); n != nil {
+		n.Exhausted++
+	}
+	return bpf.XDPReasonREASON_NAT_EXHAUSTED
+}
+
+// createAlias makes an alias. The key of its own flow, which is not there yet, is taken as well.
+func (e *Executor) createAlias(a *aliasOpening) aliasResult {
+	if k := keyOf(a.outer); sameKey(&k, a.target) {
+		return aliasTaken
+	}
+	made := e.cfg.Table.createAlias(a)
+	e.Counters.credit(&a.left)
+	return made
+}
+
+// conflict refuses a flow whose translation cannot be, and counts it with the rule for its source, if that
+// translates, else with the one for its destination.
+func (e *Executor) conflict(source, destination uint32) bpf.XDPReason {
+	id := source
+	if id == 0 {
+		id = destination
+	}
+	if n := e.Counters.nat(id); n != nil {
+		n.Conflicts++
+	}
+	return bpf.XDPReasonREASON_NAT_CONFLICT
+}
+
+// opened counts a new flow with the rules that translate it.
+func (e *Executor) opened(a *aliasOpening) {
+	if n := e.Counters.nat(a.sourceRule); n != nil {
+		n.Flows++
+	}
+	if n := e.Counters.nat(a.destinationRule); n != nil && a.destinationRule != a.sourceRule {
+		n.Flows++
+	}
+}

@@ -1,0 +1,250 @@
+package gateway
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable"
+)
+
+// FlowNAT is what the packets of a translated flow become, in its opener's direction.
+type FlowNAT struct {
+	SrcIP           netip.Addr `json:"src_ip"`
+	SrcPort         uint16     `json:"src_port"`
+	DestIP          netip.Addr `json:"dest_ip"`
+	DestPort        uint16     `json:"dest_port"`
+	SourceRule      string     `json:"source_rule"`      // that translated its source, "" for none
+	DestinationRule string     `json:"destination_rule"` // that translated its destination, "" for none
+}
+
+// NATStatus is what GET /v1/nat answers.
+type NATStatus struct {
+	Rules     []NATRuleStatus    `json:"rules"`     // of the policy, in its order
+	Addresses []NATAddressStatus `json:"addresses"` // that masquerading writes
+}
+
+// NATRuleStatus is a nat rule of the policy and what it does.
+type NATRuleStatus struct {
+	Name      string `json:"name"`
+	Kind      string `json:"kind"` // keep, masquerade, snat, dnat or prefix
+	Text      string `json:"text"` // what it writes
+	File      string `json:"file"`
+	Line      int    `json:"line"`
+	Flows     uint64 `json:"flows"`      // that it translates now
+	Opened    uint64 `json:"opened"`     // flows since the gateway's start, and what became of others:
+	Exhausted uint64 `json:"exhausted"`  // no port was free
+	Conflicts uint64 `json:"conflicts"`  // the translation was another flow's
+	PortsUsed uint64 `json:"ports_used"` // of all its addresses
+	// FullestPercent is the share of the ports that is in use where it is largest: of one address, protocol and
+	// quarter of the remote ends.
+	FullestPercent float64 `json:"fullest_percent"`
+	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
+	Description    string  `json:"description,omitempty"`
+	Owner          string  `json:"owner,omitempty"`
+}
+
+// NATAddressStatus is what masquerading writes for flows that leave by a port.
+type NATAddressStatus struct {
+	Port string     `json:"port"`
+	VLAN uint16     `json:"vlan"` // 0 = untagged
+	IP4  netip.Addr `json:"ip4"`  // "" for none
+	IP6  netip.Addr `json:"ip6"`  // "" for none
+}
+
+// natNearlyFull is the share of an address's ports from which on people are warned, in percent.
+const natNearlyFull = 90
+
+// Of nat_ports (abi.h).
+const (
+	natNoPorts = 0xffffffff
+	natSlices  = 4
+)
+
+// natClasses name what an address has ports of, in the order of nat_ports (abi.h).
+var natClasses = [3]string{"tcp", "udp", "icmp"}
+
+// natRule describes the id of a nat rule, one of an earlier policy as it was there.
+func (r *Ruleset) natRule(id uint32) firewall.NATRuleInfo {
+	if id == 0 {
+		return firewall.NATRuleInfo{}
+	}
+	if int(id) < len(r.Compiled.NATRules) && r.Compiled.NATRules[id].Name != "" {
+		return r.Compiled.NATRules[id]
+	}
+	return firewall.NATRuleInfo{Name: fmt.Sprintf("nat-%d", id)}
+}
+
+// natNames are the names of nat rules by id.
+func (r *Ruleset) natNames() []string {
+	names := make([]string, len(r.Compiled.NATRules))
+	for id := range names {
+		names[id] = r.Compiled.NATRules[id].Name
+	}
+	return names
+}
+
+// translation describes what becomes of a flow's packets; nil: nothing.
+func (r *Ruleset) translation(t *flowtable.Translation) *FlowNAT {
+	if t == nil {
+		return nil
+	}
+	return &FlowNAT{
+		SrcIP: t.Outer.Source(), SrcPort: t.Outer.SrcPort, DestIP: t.Outer.Destination(), DestPort: t.Outer.DstPort,
+		SourceRule: r.natRule(t.SourceRule).Name, DestinationRule: r.natRule(t.DestinationRule).Name,
+	}
+}
+
+// masqueradesTo reports whether a flow got one of these addresses as its source because its port had it.
+func (r *Ruleset) masqueradesTo(f *flowtable.Flow, addresses map[netip.Addr]bool) bool {
+	if f.NAT == nil || !addresses[f.NAT.Outer.Source()] || f.NAT.Outer.Source() == f.Tuple.Source() {
+		return false
+	}
+	switch r.natRule(f.NAT.SourceRule).Kind {
+	case firewall.NATSource, firewall.NATPrefix:
+		return false // the address is the policy's
+	}
+	return true
+}
+
+// nat returns what is translated.
+func (r *reporter) nat() (*NATStatus, error) {
+	rules := r.rules.Load()
+	s := &NATStatus{Rules: []NATRuleStatus{}, Addresses: []NATAddressStatus{}}
+	for _, a := range r.plane.NATAddresses() {
+		s.Addresses = append(s.Addresses, NATAddressStatus{a.Port, a.VLAN, a.IP4, a.IP6})
+	}
+	counted, err := r.plane.NATCounters()
+	if err != nil {
+		return nil, err
+	}
+	flows, err := r.ledger.translated(rules.natNames())
+	if err != nil {
+		return nil, err
+	}
+	ports, done := r.plane.NATPorts()
+	defer done()
+	for _, ids := range rules.Compiled.NATOrder {
+		if len(ids) == 0 {
+			continue // it can never match
+		}
+		info := rules.natRule(ids[0])
+		c := counted[info.Name]
+		out := NATRuleStatus{
+			Name: info.Name, Kind: string(info.Kind), Text: info.Text, File: info.File, Line: info.Line,
+			Flows: flows[info.Name], Opened: c.Flows, Exhausted: c.Exhausted, Conflicts: c.Conflicts,
+			Description: info.Description, Owner: info.Owner,
+		}
+		for _, id := range ids {
+			// Another policy may have come into force since its rules were read.
+			if ports.NAT == rules.NAT && rules.NAT != nil {
+				out.addPorts(ports.NAT, &ports.NAT.Rules[id], ports.Bitmaps)
+			}
+		}
+		s.Rules = append(s.Rules, out)
+	}
+	return s, nil
+}
+
+// addPorts counts the ports in use of one part of a rule.
+func (s *NATRuleStatus) addPorts(nat *flowtable.NAT, rule *bpf.XDPNatRule, bitmaps []bpf.XDPNatBitmap) {
+	if rule.Ports == natNoPorts {
+		return
+	}
+	block, ok := natBlock(nat, rule.Ports)
+	if !ok {
+		return
+	}
+	allowed := int(block.Last) - int(block.First) + 1
+	for n := range int(block.Elements) {
+		used := natTaken(&bitmaps[int(rule.Ports)+n]) - (1<<16 - allowed)
+		s.PortsUsed += uint64(max(0, used))
+		if share := 100 * float64(used) / float64(allowed); share > s.FullestPercent {
+			address := n / natSlices / len(natClasses)
+			s.FullestPercent, s.FullestOf = share, natClasses[n/natSlices%len(natClasses)]
+			if at := natPoolAddress(rule, address); at.IsValid() {
+				s.FullestOf = at.String() + " " + s.FullestOf
+			}
+		}
+	}
+}
+
+// natBlock returns the block of nat_ports that begins with an element.
+func natBlock(nat *flowtable.NAT, element uint32) (flowtable.NATPorts, bool) {
+	first := uint32(0)
+	for _, block := range nat.Ports {
+		if first == element {
+			return block, true
+		}
+		first += block.Elements
+	}
+	return flowtable.NATPorts{}, false
+}
+
+// natTaken counts the taken ports of an element of nat_ports.
+func natTaken(b *bpf.XDPNatBitmap) (n int) {
+	for w := range b.Taken {
+		n += bits.OnesCount64(atomic.LoadUint64(&b.Taken[w]))
+	}
+	return n
+}
+
+// natPoolAddress returns an address of a rule's pool; that of masquerading is not the rule's, and zero.
+func natPoolAddress(rule *bpf.XDPNatRule, n int) netip.Addr {
+	if bpf.XDPNatKind(rule.Kind) != bpf.XDPNatKindNAT_SOURCE {
+		return netip.Addr{}
+	}
+	b := eventAddress(rule.Family, &rule.Address).As16()
+	for i := len(b) - 1; n > 0 && i >= 0; i-- {
+		n += int(b[i])
+		b[i] = byte(n)
+		n >>= 8
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
+
+// natNotes says which addresses will have no port left soon.
+func natNotes(rules []NATRuleStatus) (notes []string) {
+	for i := range rules {
+		if r := &rules[i]; r.FullestPercent > natNearlyFull {
+			notes = append(notes, fmt.Sprintf("nat rule %s: %.0f %% of the ports of an address are in use (%s): new flows will be refused (nat-exhausted): give it more addresses or ports",
+				r.Name, r.FullestPercent, r.FullestOf))
+		}
+	}
+	return notes
+}
+
+// translated counts the flows that are translated now, by the name of their rules. Names are by id.
+func (l *ledger) translated(names []string) (map[string]uint64, error) {
+	flows := make(map[string]uint64)
+	if atomic.LoadInt64(&l.table.State().Aliases) <= 0 {
+		return flows, nil
+	}
+	count := func(source, destination uint32) {
+		of := [2]string{}
+		for i, id := range [2]uint32{source, destination} {
+			if int(id) < len(names) {
+				of[i] = names[id]
+			}
+		}
+		if of[0] != "" {
+			flows[of[0]]++
+		}
+		if of[1] != "" && of[1] != of[0] {
+			flows[of[1]]++
+		}
+	}
+	l.table.Translated(count)
+	flows4, flows6, err := l.plane.Overflow()
+	if err != nil {
+		return nil, err
+	}
+	beside, err := overflowTable(flows4, flows6)
+	if err == nil && beside != nil {
+		beside.Translated(count)
+	}
+	return flows, err
+}
