@@ -583,12 +583,15 @@ struct handover {
 	__u8 pad;
 };
 
-/* What a rule of the running policy asks of workers. */
+/* What a rule of the running policy asks of workers, and of SYNs. */
 struct rule_work {
 	__u8 stages; /* STAGE_* */
 	__u8 bypass; /* on_failure: 1 = packets go on without the stages, 0 = they are dropped */
-	__u8 pad[2];
+	__u16 mss; /* most that a SYN over IPv4 may ask for, 0 = whatever it does; MSS6_LESS below over IPv6 */
 };
+
+/* By how much an MSS is smaller over IPv6, whose header is longer, for packets of the same length. */
+#define MSS6_LESS 20
 
 /* ---- Translation ------------------------------------------------------------------------------ */
 

@@ -26,13 +26,14 @@ func TestLoad(t *testing.T) {
 			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
 		})
 	})
+	t.Run("clamping", func(t *testing.T) { load(t, map[string]any{XDPVarHaveMss: uint8(1)}) })
 	t.Run("translating", func(t *testing.T) { load(t, map[string]any{XDPVarHaveNat: uint8(1)}) })
 	t.Run("translating, simulated", func(t *testing.T) {
 		load(t, map[string]any{XDPVarHaveNat: uint8(1), XDPVarSimulate: uint8(1)})
 	})
-	t.Run("translating, with workers, capturing everything", func(t *testing.T) {
+	t.Run("translating and clamping, with workers, capturing everything", func(t *testing.T) {
 		load(t, map[string]any{
-			XDPVarHaveNat: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
+			XDPVarHaveNat: uint8(1), XDPVarHaveMss: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
 			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
 		})
 	})
@@ -41,7 +42,24 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-func load(t *testing.T, constants map[string]any) {
+// What nobody asks for is not in the program: without a clamp it lacks all that clamps.
+func TestLoadWithoutClamp(t *testing.T) {
+	without, with := load(t, nil), load(t, map[string]any{XDPVarHaveMss: uint8(1)})
+	for _, name := range []string{XDPProgSoftdpu, XDPProgSoftdpuTapped} {
+		if more := with[name] - without[name]; more < 200 {
+			t.Errorf("%s has %d instructions, and %d with a clamp", name, without[name], with[name])
+		}
+	}
+	for _, name := range []string{XDPProgGuard, XDPProgGuardTapped} {
+		if with[name] != without[name] {
+			t.Errorf("%s has %d instructions, and %d with a clamp, which is not its affair", name, without[name], with[name])
+		}
+	}
+}
+
+// load loads all programs and returns how many instructions each has then.
+func load(t *testing.T, constants map[string]any) map[string]int {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
 			t.Fatal("loading programs needs root, and CI has it")
@@ -67,6 +85,7 @@ func load(t *testing.T, constants map[string]any) {
 		t.Fatal(err)
 	}
 	defer coll.Close()
+	sizes := make(map[string]int)
 	for name, prog := range coll.Programs {
 		info, err := prog.Info()
 		if err != nil {
@@ -75,5 +94,7 @@ func load(t *testing.T, constants map[string]any) {
 		n, _ := info.VerifiedInstructions()
 		size, _ := info.TranslatedSize()
 		t.Logf("%-16s %7d instructions verified, %6d loaded", name, n, size/8)
+		sizes[name] = int(size / 8)
 	}
+	return sizes
 }

@@ -25,6 +25,7 @@ volatile const __u32 event_rate; /* events a second, rule or reason, and CPU */
 volatile const __u64 drop_events; /* by enum reason: whether drops are told */
 volatile const __u8 have_workers; /* flows may need them */
 volatile const __u8 force_stages; /* STAGE_* of every new flow, whatever its rule asks for */
+volatile const __u8 have_mss; /* some port or rule clamps the MSS of SYNs */
 volatile const __u8 have_nat; /* the policy translates */
 volatile const __u32 nat_layout; /* number of the generation that numbered nat_ports */
 
@@ -113,6 +114,16 @@ struct {
 	__type(key, __u32);
 	__type(value, __u8);
 } vlan_zones SEC(".maps");
+
+/* Most that a SYN over IPv4 that comes or leaves by a port may ask for, by the port's id: 0 = whatever it
+ * does; MSS6_LESS below over IPv6. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PORT_MAX + 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} port_mss SEC(".maps");
 
 /* Interfaces by which routes may leave: ports and the VLAN devices on top of them. */
 struct egress {

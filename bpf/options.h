@@ -67,8 +67,42 @@ __noinline int check_options4(__u32 len, __u64 sum)
 	return REASON_NONE;
 }
 
-/* The window scale among the TCP options in the scratch bytes, WSCALE_NONE without it. Malformed
- * options are the ends' affair. */
+#define TCP_OPTION_MSS 2
+#define TCP_OPTION_WINDOW 3
+
+/* Where the value of the first TCP option of that kind and length begins in the scratch bytes, 0 without
+ * it. What stands behind a malformed option is not found: malformed options are the ends' affair. */
+static __always_inline __u32 find_option(const struct scratch *s, __u32 len, __u32 kind,
+					 __u32 length)
+{
+	__u32 at = OPTIONS_START(s);
+
+	for (int i = 0; i < OPTIONS_MAX; i++) {
+		__u8 size;
+
+		opaque(at);
+		at &= 63;
+		if (at >= len || at >= OPTIONS_MAX)
+			return 0;
+		if (s->bytes[at] == 0)
+			return 0;
+		if (s->bytes[at] == 1) {
+			at++;
+			continue;
+		}
+		if (at + 2 > len)
+			return 0;
+		size = s->bytes[at + 1];
+		if (size < 2 || at + size > len)
+			return 0;
+		if (s->bytes[at] == kind && size == length)
+			return at + 2;
+		at += size;
+	}
+	return 0;
+}
+
+/* The window scale among the TCP options in the scratch bytes, WSCALE_NONE without it. */
 __noinline int find_wscale(__u32 len)
 {
 	struct scratch *s = scratch();
@@ -76,31 +110,12 @@ __noinline int find_wscale(__u32 len)
 
 	if (!s)
 		return WSCALE_NONE;
-	at = OPTIONS_START(s);
-	for (int i = 0; i < OPTIONS_MAX; i++) {
-		__u8 kind, size;
-
-		opaque(at);
-		at &= 63;
-		if (at >= len || at >= OPTIONS_MAX)
-			return WSCALE_NONE;
-		kind = s->bytes[at];
-		if (kind == 0)
-			return WSCALE_NONE;
-		if (kind == 1) {
-			at++;
-			continue;
-		}
-		if (at + 2 > len)
-			return WSCALE_NONE;
-		size = s->bytes[at + 1];
-		if (size < 2 || at + size > len)
-			return WSCALE_NONE;
-		if (kind == 3 && size == 3)
-			return s->bytes[at + 2] > 14 ? 14 : s->bytes[at + 2];
-		at += size;
-	}
-	return WSCALE_NONE;
+	at = find_option(s, len, TCP_OPTION_WINDOW, 3);
+	if (!at)
+		return WSCALE_NONE;
+	opaque(at);
+	at = s->bytes[at & 63];
+	return at > 14 ? 14 : at;
 }
 
 #endif

@@ -40,6 +40,7 @@ const (
 	TraceMapOverflow4     = "overflow4"
 	TraceMapOverflow6     = "overflow6"
 	TraceMapPasses        = "passes"
+	TraceMapPortMss       = "port_mss"
 	TraceMapPorts         = "ports"
 	TraceMapReasons       = "reasons"
 	TraceMapRejects       = "rejects"
@@ -68,6 +69,7 @@ const (
 	TraceVarHalfOpenMax   = "half_open_max"
 	TraceVarHashSeed      = "hash_seed"
 	TraceVarHaveMacs      = "have_macs"
+	TraceVarHaveMss       = "have_mss"
 	TraceVarHaveNat       = "have_nat"
 	TraceVarHaveWorkers   = "have_workers"
 	TraceVarNatLayout     = "nat_layout"
@@ -152,6 +154,7 @@ type TraceMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
@@ -184,6 +187,7 @@ type TraceVariableSpecs struct {
 	HalfOpenMax  *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed     *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMss      *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveNat      *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers  *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout    *ebpf.VariableSpec `ebpf:"nat_layout"`
@@ -238,6 +242,7 @@ type TraceMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
 	Rejects       *ebpf.Map `ebpf:"rejects"`
@@ -280,6 +285,7 @@ func (m *TraceMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PortMss,
 		m.Ports,
 		m.Reasons,
 		m.Rejects,
@@ -313,6 +319,7 @@ type TraceVariables struct {
 	HalfOpenMax  *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed     *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.Variable `ebpf:"have_macs"`
+	HaveMss      *ebpf.Variable `ebpf:"have_mss"`
 	HaveNat      *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers  *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout    *ebpf.Variable `ebpf:"nat_layout"`

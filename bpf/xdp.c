@@ -25,6 +25,7 @@
 #include "work.h"
 #include "known.h"
 #include "send.h"
+#include "mss.h"
 #include "translate.h"
 #include "pass.h"
 #include "reject.h"
@@ -290,6 +291,8 @@ out:
 			tap_departure(ctx, p, port->id, reason);
 		return verdict;
 	}
+	if (have_mss && unlikely(p->tcp_flags & TCP_SYN) && hop && p->pass != 1 + PASS_HOST)
+		clamp_mss(ctx, p, port, hop->port);
 	if (unlikely(p->pass))
 		return pass(ctx, p, port);
 	if (unlikely(!hop)) {

@@ -533,7 +533,7 @@ type XDPRuleWork struct {
 	_      structs.HostLayout
 	Stages uint8
 	Bypass uint8
-	Pad    [2]uint8
+	Mss    uint16
 }
 
 type XDPScratch struct {
@@ -807,6 +807,7 @@ const (
 	XDPMapOverflow4         = "overflow4"
 	XDPMapOverflow6         = "overflow6"
 	XDPMapPasses            = "passes"
+	XDPMapPortMss           = "port_mss"
 	XDPMapPorts             = "ports"
 	XDPMapReasons           = "reasons"
 	XDPMapRejects           = "rejects"
@@ -870,6 +871,7 @@ const (
 	XDPVarHalfOpenMax       = "half_open_max"
 	XDPVarHashSeed          = "hash_seed"
 	XDPVarHaveMacs          = "have_macs"
+	XDPVarHaveMss           = "have_mss"
 	XDPVarHaveNat           = "have_nat"
 	XDPVarHaveWorkers       = "have_workers"
 	XDPVarNatLayout         = "nat_layout"
@@ -960,6 +962,7 @@ type XDPMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
 	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
@@ -1022,6 +1025,7 @@ type XDPVariableSpecs struct {
 	HalfOpenMax       *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveNat           *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout         *ebpf.VariableSpec `ebpf:"nat_layout"`
@@ -1077,6 +1081,7 @@ type XDPMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
 	Rejects       *ebpf.Map `ebpf:"rejects"`
@@ -1123,6 +1128,7 @@ func (m *XDPMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PortMss,
 		m.Ports,
 		m.Reasons,
 		m.Rejects,
@@ -1186,6 +1192,7 @@ type XDPVariables struct {
 	HalfOpenMax       *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
+	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
 	HaveNat           *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout         *ebpf.Variable `ebpf:"nat_layout"`

@@ -26,10 +26,12 @@ type Generation struct {
 	// opener, so a number must not change its meaning from one generation to the next.
 	MACs map[[6]byte]uint16
 	// Workers lets flows have stages, for the rest of the plane's life. Without it the programs have
-	// nothing of them, and Works and ForceStages are not looked at.
+	// nothing of them, and Works (but for MSS) and ForceStages are not looked at.
 	Workers     bool
-	Works       map[uint32]RuleWork // of rules that ask for workers, by id
+	Works       map[uint32]RuleWork // of rules that ask for workers or a smaller MSS, by id
 	ForceStages uint8               // stages of every flow, but for those of the host
+	// ClampMSS has the MSS of SYNs held to what ports and rules say. Without it the programs have nothing of that.
+	ClampMSS bool
 	// NAT is what is translated; nil: nothing that begins now. Flows keep the translation that they have. Its
 	// pipes' set nodes are numbered behind ACL's, Destinations' before Sources'.
 	// Every generation with one needs an epoch of its own.

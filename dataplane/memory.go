@@ -21,6 +21,7 @@ type memory struct {
 	gateway  []bpf.XDPGatewayState
 	nexthops []bpf.XDPNexthop
 	ports    []bpf.XDPPort
+	portMSS  []uint64 // by port id
 	sims     []bpf.XDPSim
 	cells    []bpf.XDPCells
 	queues   []bpf.XDPWorkerQueue
@@ -66,6 +67,9 @@ func mapMemory(maps map[string]*ebpf.Map, credits *ebpf.Map) (m *memory, err err
 		return nil, err
 	}
 	if m.ports, err = view[bpf.XDPPort](m, maps[bpf.XDPMapPorts]); err != nil {
+		return nil, err
+	}
+	if m.portMSS, err = view[uint64](m, maps[bpf.XDPMapPortMss]); err != nil {
 		return nil, err
 	}
 	if m.sims, err = view[bpf.XDPSim](m, maps[bpf.XDPMapSims]); err != nil {

@@ -50,6 +50,9 @@ type PortConfig struct {
 	FixChecksum Switch
 	// SetMTU is what the device is given until the end, in bytes of an IP packet; 0 = it keeps its own.
 	SetMTU int
+	// MSSClamp is the most that SYNs over IPv4 that come or leave by the port may ask for, 20 less over IPv6;
+	// MSSAuto: what fits its MTU; 0 = whatever they do. Generation.ClampMSS turns it on.
+	MSSClamp uint16
 }
 
 // Port is a port as it stands.

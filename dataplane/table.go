@@ -174,6 +174,7 @@ func clearPort(at *bpf.XDPPort) {
 // dozens of ports leave no such multiplier (they are more than 40, as a rule) may the packets of some find
 // none, for the microseconds that the table takes to be written, and are dropped (internal).
 func (p *Plane) seat(port *Port, ports []*Port) error {
+	p.storeMSS(port)
 	mul := atomic.LoadUint32(&p.mem.gateway[0].PortMul)
 	if at := p.mem.ports[port.Index*mul>>24].Ifindex; at == 0 || at == port.Index {
 		p.storePort(port)
@@ -275,6 +276,7 @@ func (p *Plane) storePort(port *Port) {
 	if !port.present() {
 		return
 	}
+	p.storeMSS(port)
 	e := port.entry()
 	mul := atomic.LoadUint32(&p.mem.gateway[0].PortMul)
 	storeWords(&p.mem.ports[port.Index*mul>>24], &e)

@@ -9,7 +9,7 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// RuleWork is what a rule asks of workers.
+// RuleWork is what a rule asks of workers, and of SYNs.
 type RuleWork struct {
 	Stages uint8 // bits bpf.StageForward and so on, of every flow that the rule allows
 	// Bypass lets packets go on without the stages while no worker can take them, instead of dropping them.
@@ -18,6 +18,8 @@ type RuleWork struct {
 	// are copied, 0 = all. The plane keeps them for the workers.
 	Mirror        string
 	MirrorPackets uint32
+	// MSS is the most that SYNs over IPv4 may ask for, 20 less over IPv6; 0 = whatever they do. It needs no workers.
+	MSS uint16
 }
 
 // WorkerTables is what XDP and the workers tell each other by: memory that XDP writes too, so fields are
@@ -50,6 +52,7 @@ func (p *Plane) HaveWorkers() bool {
 func (p *Plane) setWorks(spec *ebpf.CollectionSpec, g *Generation) error {
 	for name, value := range map[string]uint8{
 		bpf.XDPVarHaveWorkers: boolByte(p.workers || g.Workers), bpf.XDPVarForceStages: g.ForceStages,
+		bpf.XDPVarHaveMss: boolByte(g.ClampMSS),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set constant %s: %w", name, err)
@@ -59,10 +62,10 @@ func (p *Plane) setWorks(spec *ebpf.CollectionSpec, g *Generation) error {
 	works.MaxEntries, works.Contents = uint32(g.Rules+1), nil
 	for rule, work := range g.Works {
 		if int64(rule) > int64(g.Rules) {
-			return fmt.Errorf("rule id %d asks for stages, and ids go up to %d", rule, g.Rules)
+			return fmt.Errorf("rule id %d asks for something of workers or SYNs, and ids go up to %d", rule, g.Rules)
 		}
 		works.Contents = append(works.Contents, ebpf.MapKV{
-			Key: rule, Value: bpf.XDPRuleWork{Stages: work.Stages, Bypass: boolByte(work.Bypass)},
+			Key: rule, Value: bpf.XDPRuleWork{Stages: work.Stages, Bypass: boolByte(work.Bypass), Mss: work.MSS},
 		})
 	}
 	return nil

@@ -131,7 +131,7 @@ func (c *compiler) ruleInfo(r *Rule) RuleInfo {
 	}
 	return RuleInfo{
 		Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Action: r.Action, Log: r.Log, Audit: r.Audit,
-		Expired: expired, Bypass: r.Bypass, Mirror: r.Mirror, Description: r.Description, Owner: r.Owner,
+		Expired: expired, Bypass: r.Bypass, Mirror: r.Mirror, MSSClamp: r.MSSClamp, Description: r.Description, Owner: r.Owner,
 	}
 }
 

@@ -83,6 +83,7 @@ type RuleInfo struct {
 	Gone        bool // of an earlier policy: flows may still bear it
 	Bypass      bool // on_failure: bypass
 	Mirror      Mirror
+	MSSClamp    uint16 // 0: none
 	Description string
 	Owner       string
 }

@@ -226,7 +226,8 @@ func ruleFields(r *Rule) []field {
 	return []field{
 		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", servicesText(r.Services), r.Services},
 		word("action", r.Action.String()), yes("log", r.Log), word("mode", mode), word("expires", r.expiresText()),
-		yes("midstream", r.Midstream), word("on_failure", onFailure), word("mirror", r.Mirror.Text()), word("description", r.Description), word("owner", r.Owner),
+		yes("midstream", r.Midstream), word("on_failure", onFailure), word("mirror", r.Mirror.Text()), word("mss_clamp", mssText(r.MSSClamp)),
+		word("description", r.Description), word("owner", r.Owner),
 	}
 }
 

@@ -64,6 +64,7 @@ func TestDiff(t *testing.T) {
 		{"what workers do", []string{"web, action: allow", "web, action: allow, on_failure: bypass, mirror: {port: mon0, packets: 4}", "app, action: allow", "app, action: allow, on_failure: drop, mirror: mon0"}, []string{
 			"changed rule browse:17 on_failure()(bypass) mirror()(mon0, the first 4 packets)",
 			"changed rule apps:18 mirror()(mon0)"}},
+		{"an MSS", []string{"web, action: allow", "web, action: allow, mss_clamp: 1300"}, []string{"changed rule browse:17 mss_clamp()(1300)"}},
 		{"a rule more", []string{"  - {name: pay", "  - {name: new, from: lan, to: host, service: icmp/echo-request, action: allow, expires: 2030-01-31}\n  - {name: pay"},
 			[]string{"added rule new:16 from()(zone lan) to()(zone host) service()(icmp/8) action()(allow) expires()(2030-01-31)"}},
 		{"a rule fewer", []string{"  - {name: apps, from: lan, to: wan, service: app, action: allow}\n", ""}, []string{"removed rule apps:18"}},

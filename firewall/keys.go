@@ -13,7 +13,7 @@ var keys = map[string][]string{
 	"service":  {"proto", "port", "source_port"},
 	"port":     {"set"},
 	"rule": {"name", "description", "owner", "from", "to", "service", "action", "log", "mode",
-		"expires", "midstream", "on_failure", "mirror"},
+		"expires", "midstream", "on_failure", "mirror", "mss_clamp"},
 	"mirror": {"port", "packets"},
 	"nat": {"name", "description", "owner", "from", "to", "service", "keep", "masquerade", "snat",
 		"dnat", "prefix"},

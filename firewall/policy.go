@@ -144,7 +144,8 @@ type Rule struct {
 	Midstream   bool      // TCP may be picked up without its SYN
 	Bypass      bool      // on_failure: bypass, where no worker takes what needs one; else it is dropped
 	Mirror      Mirror
-	Pos         Pos // of the rule's name
+	MSSClamp    uint16 // most that SYNs over IPv4 may ask for, 20 less over IPv6; 0: whatever they do
+	Pos         Pos    // of the rule's name
 	FromPos     Pos
 	ToPos       Pos
 }

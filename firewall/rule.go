@@ -88,6 +88,9 @@ func (l *loader) rule(n *Node) {
 	if v := f["mirror"]; v != nil {
 		l.mirror(&r, v)
 	}
+	if v := f["mss_clamp"]; v != nil {
+		l.mssClamp(&r, v)
+	}
 	l.policy.Rules = append(l.policy.Rules, r)
 }
 
@@ -137,12 +140,7 @@ func (l *loader) midstream(r *Rule, n *Node) {
 	if r.Action != Allow && r.Action != 0 {
 		l.Fail(n.Pos.Errorf("midstream on a rule that does not allow").WithHint("take midstream out; it admits connections that are already under way"))
 	}
-	for _, s := range r.Services {
-		if s.Proto.First <= protoTCP && protoTCP <= s.Proto.Last {
-			return
-		}
-	}
-	if r.Services != nil {
+	if r.Services != nil && !slices.ContainsFunc(r.Services, ServiceMatch.hasTCP) {
 		l.Fail(n.Pos.Errorf("midstream on a rule without TCP").WithHint("only TCP connections are picked up; take midstream out"))
 	}
 }

@@ -96,7 +96,7 @@ func TestSchemaTakesWhatTheParserTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy, "nat": natPolicy} {
+	for name, text := range map[string]string{"good": good, "example": string(example), "mirrors": mirrorPolicy, "mss": mssPolicy, "nat": natPolicy} {
 		if err := validate(t, s, text); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -128,6 +128,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"mirror":          head + "rules: [{name: r, from: any, to: any, action: allow, mirror: {packets: 4}}]\n",
 		"mirrored":        head + "rules: [{name: r, from: any, to: any, action: allow, mirror: {port: m, packets: 0}}]\n",
 		"on_failure":      head + "rules: [{name: r, from: any, to: any, action: allow, on_failure: true}]\n",
+		"mss_clamp":       head + "rules: [{name: r, from: any, to: any, action: allow, mss_clamp: 87}]\n",
+		"mss_clamp auto":  head + "rules: [{name: r, from: any, to: any, action: allow, mss_clamp: auto}]\n",
 		"nat of nothing":  head + "nat: [{name: r, from: any, to: any}]\n",
 		"nat of two":      head + "nat: [{name: r, from: any, to: any, keep: true, masquerade: {}}]\n",
 		"keep":            head + "nat: [{name: r, from: any, to: any, keep: false}]\n",

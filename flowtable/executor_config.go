@@ -43,6 +43,7 @@ type Config struct {
 	Classifier Classifier         // of the policy
 	Rules      int                // of the policy: rule ids run from 1 to Rules
 	Stages     Stages             // of the policy
+	MSS        MSS                // of ports and policy
 
 	NAT          *NAT                                   // of the policy; nil: nothing is translated
 	NATAddresses map[bpf.XDPNatDevice]bpf.XDPNatAddress // the caller may change it between packets
@@ -164,7 +165,7 @@ type Outcome uint8
 
 const (
 	Drop    Outcome = iota
-	Pass            // to the kernel's stack, unchanged
+	Pass            // to the kernel's stack, unchanged but for its MSS
 	Forward         // out by Result.Port
 	Answer          // Result.Frame goes back by the port of arrival; the packet itself is dropped
 )

@@ -17,6 +17,7 @@ func (e *Executor) finish(w *work, reason bpf.XDPReason, answer []byte) Result {
 		r.Flow.Generation = uint32(r.Word >> WordGenerationBit)
 	}
 	if reason == reasonNone {
+		e.clampMSS(w)
 		r.Xlat, r.Outer = w.xlat, w.out
 	}
 	if reason == reasonNone && w.pass == 0 {

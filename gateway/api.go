@@ -66,6 +66,7 @@ type RuleStatus struct {
 	Expired     bool        `json:"expired"`
 	Mirror      *RuleMirror `json:"mirror"`     // null: no packets are mirrored
 	OnFailure   string      `json:"on_failure"` // of rules that allow, else ""
+	MSSClamp    uint16      `json:"mss_clamp"`  // most that SYNs over IPv4 may ask for; 0: whatever they do
 	Description string      `json:"description,omitempty"`
 	Owner       string      `json:"owner,omitempty"`
 }
@@ -124,6 +125,7 @@ type PortStatus struct {
 	Peer         string            `json:"peer"` // inline, "" for routed
 	MAC          string            `json:"mac"`
 	MTU          int               `json:"mtu"`
+	MSSClamp     uint16            `json:"mss_clamp"` // most that SYNs over IPv4 may ask for; 0: whatever they do
 	Up           bool              `json:"up"`
 	Since        time.Time         `json:"since"`   // up or down, or missing
 	Missing      string            `json:"missing"` // why the port has no device now, "" if it has one

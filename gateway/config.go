@@ -44,6 +44,7 @@ type Port struct {
 	FixOffloads  bool         // turn offloads off that are in XDP's way, and restore them at the end
 	FixChecksums FixChecksums // complete partial checksums
 	XDPMode      XDPMode
+	MSSClamp     MSSClamp
 	Pos          firewall.Pos // of the name
 	DevicePos    firewall.Pos
 }
@@ -298,6 +299,9 @@ func (r *configReader) port(p *Port, n *firewall.Node) {
 	}
 	if v := f["xdp_mode"]; v != nil {
 		p.XDPMode = XDPMode(r.Choice(v, "xdp_mode", "auto", "native", "generic"))
+	}
+	if v := f["mss_clamp"]; v != nil {
+		p.MSSClamp = r.mssClamp(v)
 	}
 }
 

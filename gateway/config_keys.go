@@ -5,7 +5,7 @@ package gateway
 var configKeys = map[string][]string{
 	"gateway": {"apiVersion", "kind", "ports", "inline", "policy", "management", "override_management",
 		"on_stop", "upgrade_grace", "flows", "metrics", "control", "events", "force_stage", "workers", "state", "ethertypes"},
-	"port":       {"device", "mtu", "fix_offloads", "fix_checksums", "xdp_mode"},
+	"port":       {"device", "mtu", "fix_offloads", "fix_checksums", "xdp_mode", "mss_clamp"},
 	"management": {"from", "services"},
 	"flows":      {"max", "half_open_share", "timeouts"},
 	"timeouts": {"tcp_syn_sent", "tcp_syn_received", "tcp_established", "tcp_fin_wait", "tcp_time_wait",

@@ -159,6 +159,8 @@ func TestConfigErrors(t *testing.T) {
 		{"port name", "  dmz0:", "  d/mz0:", "6:3", "cannot be the name of a port", ""},
 		{"checksums", `"on"`, "always", "4:70", `unknown fix_checksums "always"`, "auto, on, off"},
 		{"xdp mode", "native", "nativ", "4:86", `unknown xdp_mode "nativ"`, `did you mean "native"?`},
+		{"mss_clamp", "eth0}", "eth0, mss_clamp: 40}", "5:35", `mss_clamp must be a number between 88 and 65495, not "40"`, "or write auto"},
+		{"mss_clamp word", "eth0}", "eth0, mss_clamp: mtu}", "5:35", "between 88 and 65495", "or write auto"},
 		{"inline port", "[[lan0, wan0]]", "[[lan0, wan1]]", "7:17", `unknown port "wan1"`, `did you mean "wan0"?`},
 		{"inline self", "[[lan0, wan0]]", "[[lan0, lan0]]", "7:17", "is joined already", ""},
 		{"inline three", "[[lan0, wan0]]", "[[lan0, wan0, dmz0]]", "7:10", "a list of two ports", "[[lan0, wan0]]"},

@@ -168,6 +168,7 @@ func TestGatewayPageNamesKeys(t *testing.T) {
 		c.ForceStage, w.Written, w.Count, w.CPUs, w.Frames, w.FrameSize = "", false, 0, nil, 0, 0
 		for i := range c.Ports {
 			c.Ports[i].Pos, c.Ports[i].DevicePos, c.Ports[i].MTU = firewall.Pos{}, firewall.Pos{}, 0 // no default
+			c.Ports[i].MSSClamp = 0
 		}
 		for _, refs := range [][]firewall.Ref{c.Management.From, c.Management.Services} {
 			for i := range refs {

@@ -184,7 +184,8 @@ func (r *reporter) survey(visit func(*flowtable.Sum)) ([]RuleStatus, error) {
 			Name: info.Name, Action: info.Action.String(), Mode: "enforce", File: info.File, Line: info.Line,
 			Packets: s.packets, Bytes: s.bytes, Flows: s.flows, Judged: s.judged, Unlogged: s.unlogged,
 			Log: info.Log, Builtin: info.Builtin, Expired: info.Expired,
-			Mirror: mirrorOf(&info.Mirror), OnFailure: onFailure(info), Description: info.Description, Owner: info.Owner,
+			Mirror: mirrorOf(&info.Mirror), OnFailure: onFailure(info), MSSClamp: info.MSSClamp,
+			Description: info.Description, Owner: info.Owner,
 		}
 		if info.Audit {
 			out.Mode = "audit"
@@ -276,7 +277,7 @@ func (r *reporter) port(p *dataplane.Port) PortStatus {
 		Name: p.Name, Device: p.Device, Kind: p.Kind, Driver: p.Driver,
 		Mode: p.Running.String(), WhyNotNative: p.WhyNotNative, Guard: p.Guard,
 		Zone: r.rules.zoneName(p.Zone), Peer: p.Peer, MAC: net.HardwareAddr(p.MAC[:]).String(),
-		MTU: p.MTU, Up: p.Up, Since: p.Since, Missing: p.Missing, Notes: append([]string{}, p.Notes...),
+		MTU: p.MTU, MSSClamp: p.MSS(), Up: p.Up, Since: p.Since, Missing: p.Missing, Notes: append([]string{}, p.Notes...),
 	}
 	if p.Running == dataplane.ModeAuto { // it has had no device yet
 		out.Mode = ""

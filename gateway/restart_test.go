@@ -130,9 +130,9 @@ func TestReloadedIsBroughtBack(t *testing.T) {
 // Ports are told in the words of the configuration, wherever they stand in it.
 func TestPortsAsKeys(t *testing.T) {
 	const head = "apiVersion: softdpu/v1\nkind: Gateway\npolicy: p.yaml\nmanagement: none\n"
-	one := must(ParseConfig("a.yaml", []byte(head+"ports: {lan: {device: eth1, mtu: 1400, fix_offloads: true}, wan: {device: eth0, xdp_mode: generic}}\n")))
-	two := must(ParseConfig("b.yaml", []byte("# elsewhere\n"+head+"ports:\n  lan: {device: eth1, fix_offloads: true, mtu: 1400}\n  wan: {device: eth0, xdp_mode: generic}\n")))
-	const want = "lan: {device: eth1, mtu: 1400, fix_offloads: true, fix_checksums: auto, xdp_mode: auto}, wan: {device: eth0, fix_checksums: auto, xdp_mode: generic}"
+	one := must(ParseConfig("a.yaml", []byte(head+"ports: {lan: {device: eth1, mtu: 1400, fix_offloads: true, mss_clamp: 1300}, wan: {device: eth0, xdp_mode: generic, mss_clamp: auto}}\n")))
+	two := must(ParseConfig("b.yaml", []byte("# elsewhere\n"+head+"ports:\n  lan: {device: eth1, fix_offloads: true, mtu: 1400, mss_clamp: 1300}\n  wan: {mss_clamp: auto, device: eth0, xdp_mode: generic}\n")))
+	const want = "lan: {device: eth1, mtu: 1400, fix_offloads: true, fix_checksums: auto, xdp_mode: auto, mss_clamp: 1300}, wan: {device: eth0, fix_checksums: auto, xdp_mode: generic, mss_clamp: auto}"
 	if got := one.reloadKeys()[0][1]; got != want || one.policyKeys() != two.policyKeys() {
 		t.Errorf("ports are %s\nand %s", got, two.reloadKeys()[0][1])
 	}

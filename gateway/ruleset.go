@@ -132,7 +132,8 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 	g := dataplane.Generation{
 		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
 		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
-		NAT: r.NAT, NATNames: r.natNames(),
+		ClampMSS: r.clampsMSS(),
+		NAT:      r.NAT, NATNames: r.natNames(),
 	}
 	var err error
 	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
@@ -158,7 +159,7 @@ func (r *Ruleset) portConfigs(c *Config) []dataplane.PortConfig {
 		out := dataplane.PortConfig{
 			Name: p.Name, Device: p.Device, Peer: peers[p.Name],
 			Mode: xdpModes[p.XDPMode], FixOffloads: p.FixOffloads, FixChecksum: checksumSwitches[p.FixChecksums],
-			SetMTU: p.MTU,
+			SetMTU: p.MTU, MSSClamp: uint16(p.MSSClamp),
 		}
 		for _, z := range r.Compiled.Ports {
 			switch {

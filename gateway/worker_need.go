@@ -64,17 +64,17 @@ func (c *Config) ForceStages() uint8 {
 	return 0
 }
 
-// works is what the rules ask of workers, by id. A rule that asks for none itself says what becomes of its packets
+// works is what the rules ask of workers and of SYNs, by id. A rule that asks for none itself says what becomes of its packets
 // if the configuration does.
 func (r *Ruleset) works() map[uint32]dataplane.RuleWork {
 	works := make(map[uint32]dataplane.RuleWork)
 	stages := r.Compiled.Stages(0).Rules
 	for _, id := range r.Compiled.Order {
 		rule := &r.Compiled.Rules[id]
-		if rule.Expired || rule.Mirror.Port == "" && !rule.Bypass {
+		if rule.Expired || rule.Mirror.Port == "" && !rule.Bypass && rule.MSSClamp == 0 {
 			continue
 		}
-		works[id] = dataplane.RuleWork{Stages: stages[id], Bypass: rule.Bypass, Mirror: rule.Mirror.Port, MirrorPackets: rule.Mirror.Packets}
+		works[id] = dataplane.RuleWork{Stages: stages[id], Bypass: rule.Bypass, Mirror: rule.Mirror.Port, MirrorPackets: rule.Mirror.Packets, MSS: rule.MSSClamp}
 	}
 	return works
 }

@@ -72,6 +72,8 @@ func ruleTable(rules []gateway.RuleStatus, now time.Time) *table {
 			action += " (" + r.Mode + ")"
 		case r.Mirror != nil:
 			action += " (mirror " + r.Mirror.Port + ")"
+		case r.MSSClamp != 0:
+			action += fmt.Sprintf(" (mss %d)", r.MSSClamp)
 		}
 		last := "never"
 		if r.LastHit != nil {

@@ -185,7 +185,7 @@ func (s *simFlags) gateway(env *Env, cmd *cobra.Command) (sim.Config, error) {
 		if !slices.ContainsFunc(o.compiled.Ports, func(z firewall.PortZone) bool { return z.Port == p.Name }) {
 			continue // a monitor port: no packet arrives there
 		}
-		port := sim.Port{Name: p.Name, MTU: p.MTU, FixChecksums: p.FixChecksums == gateway.FixChecksumsOn}
+		port := sim.Port{Name: p.Name, MTU: p.MTU, FixChecksums: p.FixChecksums == gateway.FixChecksumsOn, MSSClamp: uint16(p.MSSClamp)}
 		if o.routes != nil {
 			port.IP4, port.IP6 = ownAddresses(o.routes.Addresses[p.Name])
 		} else if o.peerOf(p.Name) == "" {

@@ -37,7 +37,7 @@ func TestThreeReadings(t *testing.T) {
 			for i := range streams {
 				readStream(t, engine, seed+i, packets, all)
 			}
-			t.Logf("%d packets, %d of them allowed, %d rules", all.Packets, all.Allowed, len(all.Rules))
+			t.Logf("%d packets, %d of them allowed, %d with a smaller MSS, %d rules", all.Packets, all.Allowed, all.Clamped, len(all.Rules))
 			t.Logf("translated: %v; %v", all.Translated, all.Reasons)
 			covered(t, all)
 		})
@@ -73,6 +73,9 @@ func covered(t *testing.T, all *traffic.Tally) {
 		if n := all.Want(r.String(), max(1, all.Packets/10_000)); n > 0 {
 			t.Errorf("reason %v: %d packets, %d are missing", r, all.Reasons[r.String()], n)
 		}
+	}
+	if all.Clamped < all.Packets/200 {
+		t.Errorf("the MSS of %d packets was lowered, of %d", all.Clamped, all.Packets)
 	}
 	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker"} {
 		if n := all.Translated[what]; n < max(1, all.Packets/10_000) {
@@ -220,7 +223,7 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	t.Helper()
 	cfg := Config{Policy: compileFor(t, w, policy, nil), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes, ForceStages: forced(policy)}
 	for _, p := range w.Ports {
-		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU})
+		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU, MSSClamp: w.MSS[p.Name]})
 	}
 	kinds := map[oracle.RouteKind]RouteKind{
 		oracle.RoutePort: RoutePort, oracle.RouteHost: RouteHost,

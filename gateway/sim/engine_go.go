@@ -11,6 +11,7 @@ import (
 // goEngine is the executor in Go over a table on the heap.
 type goEngine struct {
 	executor *flowtable.Executor
+	ports    map[uint8]uint16 // that hold SYNs to an MSS, by id
 	answer   [256]byte
 }
 
@@ -26,7 +27,7 @@ func newGoEngine(s *Sim, rules pipes, addresses map[bpf.XDPNatDevice]bpf.XDPNatA
 	if err != nil {
 		return nil, err
 	}
-	return &goEngine{executor: executor}, nil
+	return &goEngine{executor: executor, ports: s.portMSS()}, nil
 }
 
 // newExecutor makes an executor of s over a table.
@@ -34,7 +35,8 @@ func newExecutor(s *Sim, table *flowtable.Table, rules pipes, addresses map[bpf.
 	cfg := flowtable.Config{
 		VLANZones: make(map[uint32]uint8), Ethertypes: s.cfg.Ethertypes, MACs: identities(s.policy), Nexthops: s.hops,
 		Table: table, Fragments: int(s.sizes.FragmentGroups), Epoch: s.epoch, Classifier: rules.acl, Rules: len(s.policy.Rules) - 1,
-		Stages: s.policy.Stages(s.cfg.ForceStages), NAT: rules.nat, NATAddresses: addresses,
+		Stages: s.policy.Stages(s.cfg.ForceStages), MSS: flowtable.MSS{Ports: s.portMSS(), Rules: s.policy.MSS()},
+		NAT: rules.nat, NATAddresses: addresses,
 	}
 	for _, at := range s.byID {
 		cfg.Ports = append(cfg.Ports, at.entry)
@@ -64,6 +66,7 @@ var verdicts = [...]Verdict{flowtable.Drop: Drop, flowtable.Pass: Pass, flowtabl
 
 func (e *goEngine) publish(epoch uint32, policy *firewall.Compiled, rules pipes, stages flowtable.Stages) error {
 	e.executor.SetStages(stages)
+	e.executor.SetMSS(flowtable.MSS{Ports: e.ports, Rules: policy.MSS()})
 	e.executor.SetNAT(rules.nat)
 	e.executor.Publish(epoch, rules.acl, len(policy.Rules)-1)
 	return nil

@@ -37,6 +37,7 @@ type xdpEngine struct {
 	program *ebpf.Program
 	sim     *bpf.XDPSim
 	flows   *flowtable.Table
+	clamps  bool                // some port holds SYNs to an MSS
 	twin    *flowtable.Executor // over the same table: it is asked where packets go, and processes none
 	pieces  datagramRoutes
 	in, out []byte
@@ -70,6 +71,7 @@ func newXDPEngine(s *Sim, options dataplane.Options, rules pipes, addresses map[
 	if err = e.place(s); err != nil {
 		return e, err
 	}
+	e.clamps = len(s.portMSS()) > 0
 	if err = e.plane.SetNATAddresses(addresses); err != nil {
 		return e, err
 	}
@@ -95,7 +97,7 @@ func (e *xdpEngine) place(s *Sim) error {
 	ports := make([]dataplane.Port, len(s.byID))
 	for i, at := range s.byID {
 		p := dataplane.Port{
-			PortConfig: dataplane.PortConfig{Name: at.Name, Zone: at.entry.Zone, VLANs: at.vlans},
+			PortConfig: dataplane.PortConfig{Name: at.Name, Zone: at.entry.Zone, VLANs: at.vlans, MSSClamp: at.MSSClamp},
 			Index:      at.entry.Ifindex, MAC: at.MAC, MTU: at.MTU, IP4: at.IP4, IP6: at.IP6,
 		}
 		if at.peer != nil {
@@ -122,9 +124,16 @@ func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, rules pipes
 	for rule, bits := range stages.Rules {
 		works[rule] = dataplane.RuleWork{Stages: bits}
 	}
+	mss := policy.MSS()
+	for rule, limit := range mss {
+		work := works[rule]
+		work.MSS = limit
+		works[rule] = work
+	}
 	err := e.plane.Publish(dataplane.Generation{
 		Epoch: epoch, ACL: rules.acl, Rules: len(policy.Rules) - 1, MACs: identities(policy), NAT: rules.nat, NATNames: natNames(policy),
-		Workers: stages.Force != 0 || len(works) > 0, ForceStages: stages.Force, Works: works,
+		Workers: stages.Force != 0 || len(stages.Rules) > 0, ForceStages: stages.Force, Works: works,
+		ClampMSS: e.clamps || len(mss) > 0,
 	})
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ type Port struct {
 	IP6  netip.Addr // sources of what the gateway itself sends from here; zero = none
 	// FixChecksums completes checksums that are still the bare pseudo-header sum.
 	FixChecksums bool
+	MSSClamp     uint16 // most that SYNs that come or leave by it may ask for, as dataplane.PortConfig has it; 0 = whatever they do
 }
 
 // placed is a port with its place in the tables.

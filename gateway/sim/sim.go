@@ -57,7 +57,7 @@ type Verdict uint8
 
 const (
 	Drop    Verdict = iota
-	Pass            // to the kernel's stack, unchanged but for what is translated
+	Pass            // to the kernel's stack, unchanged but for what is translated and for its MSS
 	Forward         // out by Result.Out
 	Answer          // dropped, and Result.Frame goes back by the port of arrival
 )

@@ -80,6 +80,7 @@ type Verdict struct {
 	Worker  bool     // a worker has it on its way to the port
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
+	Clamped bool     // its MSS is lowered
 	Beside  []string // built-in rules that it counts on, beside its flow's if it has one
 	Wrong   string   // why the executor may not have chosen what it chose
 }
@@ -178,13 +179,13 @@ func (o *Oracle) Check(now time.Duration, port string, frame []byte, c *Choice) 
 		return drop(reason)
 	}
 	if !p.fragment {
-		return o.whole(p, c)
+		return o.clamp(p, o.whole(p, c))
 	}
 	if d := o.datagram(p, now); d != nil {
 		d.dead = true
 		return drop("fragment-overlap")
 	}
-	v := o.whole(p, c)
+	v := o.clamp(p, o.whole(p, c))
 	if p.icmpKind() != icmpError {
 		o.enter(p, now, v)
 	}

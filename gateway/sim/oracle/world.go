@@ -12,11 +12,12 @@ import (
 // World is what a verdict depends on beside policy, flows and packet. Zones come from the policy.
 type World struct {
 	Ports      []Port
-	Pairs      [][2]string // names of inline ports that are joined; the first pair has number 1
-	Devices    []Device    // that masquerading uses
-	Routes     []Route     // of routed ports, in any order: the longest prefix wins
-	Ethertypes []uint16    // passed between inline ports beside ARP, IPv4 and IPv6
-	FlowsMax   int         // entries of both families; 0: no bound
+	Pairs      [][2]string       // names of inline ports that are joined; the first pair has number 1
+	Devices    []Device          // that masquerading uses
+	Routes     []Route           // of routed ports, in any order: the longest prefix wins
+	Ethertypes []uint16          // passed between inline ports beside ARP, IPv4 and IPv6
+	MSS        map[string]uint16 // most that SYNs over IPv4 that come or leave by a port may ask for, by its name
+	FlowsMax   int               // entries of both families; 0: no bound
 	Management firewall.Management
 	Now        time.Time // of the policy's `expires`
 }

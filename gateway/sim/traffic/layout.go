@@ -55,7 +55,7 @@ func prefixes(text ...string) []netip.Prefix {
 
 // newLayout draws two to four ports: of kind 0 routed, of kind 1 inline, of kind 2 two of each.
 func newLayout(r *rand.Rand, kind int) *layout {
-	l := &layout{world: oracle.World{Ethertypes: ethertypes, Now: clock}}
+	l := &layout{world: oracle.World{Ethertypes: ethertypes, Now: clock, MSS: map[string]uint16{}}}
 	routed, pairs := 2+r.IntN(3), 0
 	switch kind {
 	case 1:
@@ -91,6 +91,9 @@ func newLayout(r *rand.Rand, kind int) *layout {
 
 func (l *layout) addPort(r *rand.Rand, name string) {
 	n := len(l.world.Ports)
+	if limit := []uint16{0, 0, 1360, 1201}[r.IntN(4)]; limit != 0 {
+		l.world.MSS[name] = limit
+	}
 	l.world.Ports = append(l.world.Ports, oracle.Port{
 		Name: name, MAC: [6]byte{2, 0xaa, 0, 0, 0, byte(n + 1)}, MTU: []int{1500, 1500, 1400, 1280}[r.IntN(4)],
 	})

@@ -220,6 +220,9 @@ func (w *author) rule() string {
 		text += ", mirror: " + w.one(MonitorPort, "{port: "+MonitorPort+", packets: 4}")
 		text += ", on_failure: " + w.one("drop", "bypass")
 	}
+	if action == "allow" && !strings.Contains(text, "mode: audit") && (service == "any" || strings.HasPrefix(service, "tcp")) && w.r.IntN(3) == 0 {
+		text += ", mss_clamp: " + w.one("88", "536", "1299", "1400", "65495")
+	}
 	return text + "}"
 }
 

@@ -202,7 +202,8 @@ var headerRecipes = []recipe{
 	{name: "tcp-options", weight: 1, allowed: 1, plan: func(s *Stream, p *plan) {
 		t := s.tuple(0, protoTCP)
 		f := s.opening(&t, 24)
-		lists := [][]byte{{3, 3, 7, 0}, {1, 3, 3, 14}, {3, 3, 15, 1}, {3, 2, 7, 0}, {2, 1, 3, 3}, {0, 3, 3, 7}, {8, 10, 3, 3}, {3, 4, 7, 7}, {1, 1, 1, 3}}
+		lists := [][]byte{{3, 3, 7, 0}, {1, 3, 3, 14}, {3, 3, 15, 1}, {3, 2, 7, 0}, {2, 1, 3, 3}, {0, 3, 3, 7}, {8, 10, 3, 3}, {3, 4, 7, 7}, {1, 1, 1, 3},
+			{2, 4, 5, 0xb4}, {2, 4, 1, 0}, {2, 3, 5, 0}, {2, 4, 0xff, 0xff}, {1, 2, 4, 5}, {5, 3, 2, 4}}
 		copy(f.b[f.l4+20:], lists[s.r.IntN(len(lists))])
 		f.b[f.l4+12] = 6 << 4
 		p.add(t.a.port, f)

@@ -82,7 +82,8 @@ type end struct {
 	port  uint16
 	next  uint32 // its next sequence number
 	win   uint16
-	scale int // -1: does not scale
+	scale int    // -1: does not scale
+	mss   uint16 // 0: it says none
 }
 
 func (s *Stream) newEnd(at station, port uint16) end {
@@ -96,11 +97,18 @@ func (s *Stream) newEnd(at station, port uint16) end {
 	if chance(s.r, 8) {
 		e.win = uint16(s.r.IntN(3))
 	}
+	e.mss = []uint16{1460, 1440, 1460, 1361, 536, 65535, 40, 0}[s.r.IntN(8)]
 	return e
 }
 
 func (e *end) options() []layers.TCPOption {
-	out := []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{5, 0xb4}}}
+	var out []layers.TCPOption
+	if e.mss != 0 {
+		if e.mss%2 != 0 { // not where words begin
+			out = append(out, layers.TCPOption{OptionType: layers.TCPOptionKindNop})
+		}
+		out = append(out, layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{byte(e.mss >> 8), byte(e.mss)}})
+	}
 	if e.scale >= 0 {
 		out = append(out, layers.TCPOption{OptionType: layers.TCPOptionKindNop},
 			layers.TCPOption{OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{byte(e.scale)}})

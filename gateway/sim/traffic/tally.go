@@ -11,6 +11,7 @@ import (
 type Tally struct {
 	Packets int
 	Allowed int            // forwarded or passed
+	Clamped int            // of them SYNs whose MSS is lowered
 	Reasons map[string]int // packets by reason
 	Recipes map[string]int // packets by recipe
 	// Translated are packets of translated flows that were forwarded or passed, by what they are: "tcp", "udp",
@@ -30,6 +31,7 @@ func NewTally() *Tally {
 func (t *Tally) Add(prefix string, other *Tally) {
 	t.Packets += other.Packets
 	t.Allowed += other.Allowed
+	t.Clamped += other.Clamped
 	for reason, n := range other.Reasons {
 		t.Reasons[reason] += n
 	}
@@ -67,6 +69,9 @@ func (t *Tally) count(recipe, policy string, v *oracle.Verdict) {
 	t.Recipes[recipe]++
 	if v.Reason == "" {
 		t.Allowed++
+		if v.Clamped {
+			t.Clamped++
+		}
 	} else {
 		t.Reasons[v.Reason]++
 	}
