@@ -73,42 +73,7 @@ func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 fun
 			n++
 		}
 	}
-	return n, p.dropOrphans(now, flows4, flows6)
-}
-
-// dropOrphans takes aliases whose flows have ended out of the kernel's hashes. A port that one had stays taken
-// until the next policy.
-func (p *Plane) dropOrphans(now uint32, flows4 []bpf.XDPFlow4, flows6 []bpf.XDPFlow6) error {
-	gw := &p.mem.gateway[0]
-	if len(flows4)+len(flows6) == 0 || atomic.LoadInt64(&gw.Aliases) == 0 {
-		return nil
-	}
-	table, err := p.Table()
-	if err != nil {
-		return err
-	}
-	drop := func(o overflowed) error {
-		word := o.core.Word
-		gone, err := p.freeOverflow(o, func() bool { return o.core.Word == word })
-		if gone {
-			atomic.AddInt64(&gw.Aliases, -1)
-		}
-		return err
-	}
-	orphans4, orphans6 := table.Orphans(now, flows4, flows6)
-	for _, i := range orphans4 {
-		f := &flows4[i]
-		if err := drop(overflowed{p.maps[bpf.XDPMapOverflow4], 4, &gw.Overflow4, &f.Key, f, &f.Core}); err != nil {
-			return err
-		}
-	}
-	for _, i := range orphans6 {
-		f := &flows6[i]
-		if err := drop(overflowed{p.maps[bpf.XDPMapOverflow6], 6, &gw.Overflow6, &f.Key, f, &f.Core}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return n, nil
 }
 
 // KillOverflow ends the overflowed flows that choose picks, as flowtable's Kill does in the groups, and

@@ -115,5 +115,5 @@ func (t *Table) layOut(e *entry, word uint64, a *alias, layout, element uint32) 
 	return atomic.CompareAndSwapUint64(ports, pair(hash, a.ports), pair(hash, natNoPorts)) &&
 		atomic.CompareAndSwapUint64(layouts, pair(a.layout, a.source), pair(layout, a.source)) &&
 		atomic.CompareAndSwapUint64(ports, pair(hash, natNoPorts), pair(hash, element)) &&
-		e.word()>>WordGenerationBit == word>>WordGenerationBit
+		(e.word()^word)&^WordMarked == 0
 }

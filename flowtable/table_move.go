@@ -192,7 +192,7 @@ func (m *Move) copyAlias(flow *entry, outer *Tuple) (entry, bool) {
 	}
 	word := e.word() &^ (WordMarked | WordBusy)
 	at, ok := m.put(&e, word)
-	if ok && e.word()>>WordGenerationBit != word>>WordGenerationBit {
+	if ok && (e.word()^word)&^(WordMarked|WordBusy) != 0 {
 		at.core.Word, ok = 0, false
 	}
 	return at, ok
