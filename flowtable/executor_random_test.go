@@ -81,7 +81,7 @@ func TestEveryPacketIsAccountedFor(t *testing.T) {
 	if flows != r.Table().Flows() || half != r.Table().HalfOpen() {
 		t.Errorf("%d flows, %d half-open; counts say %d and %d; %+v", flows, half, r.Table().Flows(), r.Table().HalfOpen(), c)
 	}
-	if left < packets/20 || passed < packets/50 || r.Counters.Reasons[bpf.XDPReasonREASON_FRAGMENT_OVERLAP].Packets == 0 {
+	if left < packets/20 || passed < packets/100 || r.Counters.Reasons[bpf.XDPReasonREASON_FRAGMENT_OVERLAP].Packets == 0 {
 		t.Errorf("%d left, %d passed: the packets are too broken to tell anything", left, passed)
 	}
 }

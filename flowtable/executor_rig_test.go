@@ -117,29 +117,42 @@ func newRig(t testing.TB, setup ...func(*Config)) *rig {
 }
 
 // routeTo answers as the kernel's routes would.
-func routeTo(frame []byte) Route {
-	var p packet.Parsed
-	if p.Decode(frame) != packet.OK || p.Family == 0 {
-		return Route{Reason: bpf.XDPReasonREASON_NO_ROUTE}
+func routeTo(a netip.Addr) Route {
+	if isLocal(a) {
+		return Route{Nexthop: NexthopHost}
 	}
-	a := address(p.Family, &p.Dst)
-	for prefix, hop := range map[string]uint32{
-		"10.1.0.1/32": NexthopHost, "fd10:1::1/128": NexthopHost,
-		"10.1.0.0/16": hopLAN, "10.2.0.0/16": hopWAN, "fd10:1::/64": hopLAN, "fd10:2::/64": hopWAN,
-	} {
-		pre := netip.MustParsePrefix(prefix)
-		if pre.Contains(a) && (pre.IsSingleIP() || a.String() != "10.1.0.1" && a.String() != "fd10:1::1") {
+	for prefix, hop := range map[string]uint32{"10.1.0.0/16": hopLAN, "10.2.0.0/16": hopWAN, "fd10:1::/64": hopLAN, "fd10:2::/64": hopWAN} {
+		if netip.MustParsePrefix(prefix).Contains(a) {
 			return Route{Nexthop: hop}
 		}
 	}
 	return Route{Reason: bpf.XDPReasonREASON_NO_ROUTE}
 }
 
+// isLocal reports whether an address is the gateway's own.
+func isLocal(a netip.Addr) bool {
+	switch a.String() {
+	case "10.1.0.1", "fd10:1::1", "10.2.0.1", "fd10:2::1":
+		return true
+	}
+	return false
+}
+
 // send processes a copy of the frame.
 func (r *rig) send(ifindex uint32, frame []byte) Result {
 	r.t.Helper()
 	f := append(make([]byte, 0, len(frame)+4), frame...)
-	route := routeTo(frame)
+	route := Route{Reason: bpf.XDPReasonREASON_NO_ROUTE}
+	var p packet.Parsed
+	if p.Decode(frame) == packet.OK && p.Family != 0 {
+		dst := address(p.Family, &p.Dst)
+		local := isLocal(dst)
+		if to, ok := r.Routed(r.now, ifindex, frame, local); ok {
+			dst = to
+		}
+		route = routeTo(dst)
+		route.Local = local
+	}
 	if r.route != nil {
 		route = *r.route
 	}

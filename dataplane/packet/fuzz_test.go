@@ -55,6 +55,11 @@ func checkOffsets(t *testing.T, p *Parsed) {
 			t.Fatalf("TCP %+v at %d to %d", p.TCP, p.L4, p.End)
 		}
 	}
+	if icmp := p.Proto == ProtoICMP || p.Proto == ProtoICMPv6; icmp && p.Piece != Later && p.ICMP.Kind == Error {
+		if in := &p.ICMP.Inner; in.L4 < p.L4+8+IPv4Len || in.L4+8 > p.End {
+			t.Fatalf("quotes %+v at %d to %d", *in, p.L4, p.End)
+		}
+	}
 }
 
 // compare reads an accepted frame with gopacket. It is laxer than Decode in what it refuses, and reads

@@ -134,7 +134,7 @@ func TestOnLink(t *testing.T) {
 }
 
 func TestInner(t *testing.T) {
-	want := Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoUDP, SrcPort: 5353, DstPort: 53}
+	want := Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoUDP, L4: 62, SrcPort: 5353, DstPort: 53}
 	var p Parsed
 	if got := p.Decode(icmpError4(t, 8)); got != OK || p.ICMP.Inner != want {
 		t.Errorf("%v: %+v, want %+v", got, p.ICMP.Inner, want)
@@ -142,13 +142,13 @@ func TestInner(t *testing.T) {
 
 	echo := ipv4(layers.IPProtocolICMPv4)
 	inner := serialize(t, echo, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 3), Id: 77, Seq: 1})
-	want = Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoICMP, Kind: Query, Type: 8, Code: 3, ID: 77}
+	want = Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoICMP, L4: 62, Kind: Query, Type: 8, Code: 3, ID: 77}
 	if got := p.Decode(other4(t, 1, join([]byte{11, 0, 0, 0, 0, 0, 0, 0}, inner)...)); got != OK || p.ICMP.Inner != want {
 		t.Errorf("%v: %+v, want %+v", got, p.ICMP.Inner, want)
 	}
 
 	later := fixed(set(20, 0, 2))(udp4(t))[14:]
-	want = Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoUDP, Later: true}
+	want = Inner{Src: Addr{10, 1, 0, 2}, Dst: Addr{10, 2, 0, 2}, Proto: ProtoUDP, L4: 62, Later: true}
 	if got := p.Decode(other4(t, 1, join([]byte{3, 1, 0, 0, 0, 0, 0, 0}, later)...)); got != OK || p.ICMP.Inner != want {
 		t.Errorf("%v: %+v, want %+v", got, p.ICMP.Inner, want)
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ func TestThreeReadings(t *testing.T) {
 				readStream(t, engine, seed+i, packets, all)
 			}
 			t.Logf("%d packets, %d of them allowed, %d rules", all.Packets, all.Allowed, len(all.Rules))
+			t.Logf("translated: %v; %v", all.Translated, all.Reasons)
 			covered(t, all)
 		})
 	}
@@ -72,52 +74,92 @@ func covered(t *testing.T, all *traffic.Tally) {
 			t.Errorf("reason %v: %d packets, %d are missing", r, all.Reasons[r.String()], n)
 		}
 	}
+	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker"} {
+		if n := all.Translated[what]; n < max(1, all.Packets/10_000) {
+			t.Errorf("%d packets of translated flows are %s", n, what)
+		}
+	}
 	missing := all.Missing(20)
 	if len(missing) > max(1, len(all.Rules)/1000) {
 		t.Errorf("%d of %d rules decided about fewer than 20 packets: %v", len(missing), len(all.Rules), missing)
 	}
 }
 
+// reading is a stream's traffic on its way through an engine and the oracle.
+type reading struct {
+	t      *testing.T
+	engine Engine
+	st     *traffic.Stream
+	sim    *Sim
+	got    Result
+	frame  []byte // of got
+}
+
+// choose sends a packet through the engine and says what that chose.
+func (r *reading) choose(p *traffic.Packet) (*oracle.Choice, error) {
+	switch {
+	case p.New == nil:
+	case r.sim == nil:
+		s, err := New(gatewayOf(r.t, r.engine, &r.st.World, p.New))
+		if err != nil {
+			return nil, err
+		}
+		r.sim = s
+	default:
+		r.sim.cfg.ForceStages = forced(p.New)
+		if err := r.sim.Publish(compileFor(r.t, &r.st.World, p.New, r.sim.Policy().Identities)); err != nil {
+			return nil, err
+		}
+	}
+	if r.engine == EngineXDP && len(p.Frame) < packet.EthernetLen {
+		return nil, nil // the kernel runs no test on such a frame
+	}
+	var err error
+	if r.got, err = r.sim.Packet(uint64(p.Now), p.Port, p.Frame); err != nil {
+		return nil, fmt.Errorf("packet %d: %w", p.Index, err)
+	}
+	r.frame = append(r.frame[:0], r.got.Frame...)
+	r.got.Frame = r.frame
+	c := &oracle.Choice{Routed: r.sim.routed}
+	if r.got.Reason != bpf.XDPReasonREASON_NONE {
+		c.Reason = r.got.Reason.String()
+	}
+	if f, ok := r.sim.flowOf(r.sim.ports[p.Port], p.Frame); ok && f.NAT != nil {
+		c.Made = true
+		c.Src = netip.AddrPortFrom(f.NAT.Outer.Source(), f.NAT.Outer.SrcPort)
+		c.Dst = netip.AddrPortFrom(f.NAT.Outer.Destination(), f.NAT.Outer.DstPort)
+	}
+	return c, nil
+}
+
 // readStream sends n packets of a stream through an engine and adds what they reached to all.
 func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Tally) {
 	t.Helper()
-	st, err := traffic.NewStream(seed, traffic.Options{})
+	r := &reading{t: t, engine: engine}
+	st, err := traffic.NewStream(seed, traffic.Options{Choose: r.choose})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s *Sim
+	r.st = st
+	defer func() {
+		if r.sim == nil {
+			return
+		}
+		if err := r.sim.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	failures := 0
 	counts := map[string]bpf.XDPFlowCount{}
 	for range n {
 		p, want, err := st.Next()
 		if err != nil {
-			t.Fatal(err)
-		}
-		switch {
-		case p.New == nil:
-		case s == nil:
-			if s, err = New(gatewayOf(t, engine, &st.World, p.New)); err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
-		default:
-			s.cfg.ForceStages = forced(p.New)
-			if err := s.Publish(compileFor(t, &st.World, p.New, s.Policy().Identities)); err != nil {
-				t.Fatal(err)
-			}
+			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if engine == EngineXDP && len(p.Frame) < packet.EthernetLen {
-			continue // the kernel runs no test on such a frame
+			continue
 		}
-		got, err := s.Packet(uint64(p.Now), p.Port, p.Frame)
-		if err != nil {
-			t.Fatalf("seed %d, packet %d: %v", seed, p.Index, err)
-		}
-		if difference := s.reads(&p, &want, &got); difference != "" {
+		if difference := r.sim.reads(&p, &want, &r.got); difference != "" {
 			t.Errorf("seed %d, packet %d (%s), in by %s: %s\n%x", seed, p.Index, p.Recipe, p.Port, difference, p.Frame)
 			if failures++; failures == 5 {
 				t.Fatal("and so on")
@@ -136,7 +178,7 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 		"builtin-arp": firewall.RuleARP, "builtin-nd": firewall.RuleND,
 		"builtin-icmp-errors": firewall.RuleICMPErrors, "builtin-replies": firewall.RuleReplies,
 	} {
-		if got := s.counted(t, id); got != counts[rule] || got.Packets == 0 {
+		if got := r.sim.counted(t, id); got != counts[rule] || got.Packets == 0 {
 			t.Errorf("seed %d: %s counts %+v, want %+v", seed, rule, got, counts[rule])
 		}
 	}
@@ -187,6 +229,9 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	for _, r := range w.Routes {
 		cfg.Routes = append(cfg.Routes, Route{Prefix: r.Prefix, Kind: kinds[r.Kind], Port: r.Port, VLAN: r.VLAN, MAC: r.MAC})
 	}
+	for _, d := range w.Devices {
+		cfg.Devices = append(cfg.Devices, Device{Port: d.Port, VLAN: d.VLAN, IP4: d.IP4, IP6: d.IP6})
+	}
 	cfg.Timeouts = flowtable.UniformTimeouts(flowtable.TimeoutTicks(20 * 24 * time.Hour))
 	return cfg
 }
@@ -223,6 +268,9 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string
 	if got.Passed {
 		cause = got.Cause.String()
 	}
+	if want.Wrong != "" {
+		return fmt.Sprintf("%v, reason %q: %s", got.Verdict, reason, want.Wrong)
+	}
 	if reason != want.Reason || cause != want.Pass || !verdictFits(got, want) {
 		return fmt.Sprintf("%v, reason %q, pass %q; want %s, %q, %q", got.Verdict, reason, cause, want.Verdict, want.Reason, want.Pass)
 	}
@@ -232,10 +280,6 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string
 	if worker := got.Tier == "worker"; worker != want.Worker {
 		return fmt.Sprintf("%v by tier %q, want by a worker: %v", got.Verdict, got.Tier, want.Worker)
 	}
-	var parsed packet.Parsed
-	decoded := parsed.Decode(p.Frame) == packet.OK
-	ip := decoded && (parsed.EtherType == packet.EtherTypeIPv4 || parsed.EtherType == packet.EtherTypeIPv6)
-	later := ip && parsed.Piece == packet.Later
 	rule := ""
 	if got.RuleID != 0 {
 		rule = got.Rule.Name
@@ -243,17 +287,22 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string
 	if rule != want.Rule {
 		return fmt.Sprintf("%v %q by rule %q, want %q", got.Verdict, reason, rule, want.Rule)
 	}
-	if want.State == "" || later {
+	if want.State == "" {
 		return ""
 	}
-	tuple, ok := s.tupleOf(p.Port, &parsed)
-	if !ok {
-		return ""
-	}
-	if flow, found := s.Table().Lookup(tuple); !found || flow.State.String() != string(want.State) {
+	if flow, found := s.Table().Lookup(tupleOfFlow(want)); !found || flow.State.String() != string(want.State) {
 		return fmt.Sprintf("%v %q leaves the flow in state %v (%v), want %s", got.Verdict, reason, flow.State, found, want.State)
 	}
 	return ""
+}
+
+// tupleOfFlow is that of the flow that a packet belonged to.
+func tupleOfFlow(v *oracle.Verdict) flowtable.Tuple {
+	t := flowtable.Tuple{Family: 6, Proto: v.Proto, Src: address(v.Src.Addr()), Dst: address(v.Dst.Addr()), SrcPort: v.Src.Port(), DstPort: v.Dst.Port(), Domain: v.Domain}
+	if v.Src.Addr().Is4() {
+		t.Family = 4
+	}
+	return t
 }
 
 // verdictFits compares verdicts of the same reason. What the engine makes of a refused packet depends on
@@ -267,25 +316,10 @@ func verdictFits(got *Result, want *oracle.Verdict) bool {
 	case oracle.Reject:
 		return got.Verdict == Drop || got.Verdict == Answer
 	}
+	// What a translated flow's packets meet, the kernel could not tell of.
 	kernel := want.Reason == "ttl-expired" || want.Reason == "too-big"
+	if want.Translated {
+		return got.Verdict == Drop || kernel && got.Verdict == Answer
+	}
 	return got.Verdict == Drop || kernel && got.Verdict == Pass
-}
-
-// tupleOf returns the tuple of a packet's flow; false of an ICMP error, whose flow is another's.
-func (s *Sim) tupleOf(port string, p *packet.Parsed) (flowtable.Tuple, bool) {
-	t := flowtable.Tuple{Family: p.Family, Proto: p.Proto, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, DstPort: p.DstPort}
-	if at := s.ports[port]; at.peer != nil {
-		t.Domain = uint16(at.entry.Pair)<<12 | p.VLAN
-	}
-	if p.Proto == packet.ProtoICMP || p.Proto == packet.ProtoICMPv6 {
-		switch p.ICMP.Kind {
-		case packet.Query:
-			t.SrcPort = p.ICMP.ID
-		case packet.Reply:
-			t.DstPort = p.ICMP.ID
-		default:
-			return t, false
-		}
-	}
-	return t, true
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -36,6 +37,8 @@ type xdpEngine struct {
 	program *ebpf.Program
 	sim     *bpf.XDPSim
 	flows   *flowtable.Table
+	twin    *flowtable.Executor // over the same table: it is asked where packets go, and processes none
+	pieces  datagramRoutes
 	in, out []byte
 	attr    testRun
 }
@@ -53,7 +56,7 @@ type testRun struct {
 	batch, pad       uint32
 }
 
-func newXDPEngine(s *Sim, options dataplane.Options, acl *flowtable.ACL) (e *xdpEngine, err error) {
+func newXDPEngine(s *Sim, options dataplane.Options, rules pipes, addresses map[bpf.XDPNatDevice]bpf.XDPNatAddress) (e *xdpEngine, err error) {
 	e = &xdpEngine{}
 	defer func() {
 		if err != nil {
@@ -67,11 +70,17 @@ func newXDPEngine(s *Sim, options dataplane.Options, acl *flowtable.ACL) (e *xdp
 	if err = e.place(s); err != nil {
 		return e, err
 	}
-	if err = e.publish(s.epoch, s.policy, acl, s.policy.Stages(s.cfg.ForceStages)); err != nil {
+	if err = e.plane.SetNATAddresses(addresses); err != nil {
 		return e, err
 	}
 	e.sim = e.plane.Sim()
 	if e.flows, err = e.plane.Table(); err != nil {
+		return e, err
+	}
+	if e.twin, err = newExecutor(s, e.flows, rules, addresses); err != nil {
+		return e, err
+	}
+	if err = e.publish(s.epoch, s.policy, rules, s.policy.Stages(s.cfg.ForceStages)); err != nil {
 		return e, err
 	}
 	for _, b := range []*[]byte{&e.in, &e.out} {
@@ -108,13 +117,13 @@ func (e *xdpEngine) place(s *Sim) error {
 	return nil
 }
 
-func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL, stages flowtable.Stages) error {
+func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, rules pipes, stages flowtable.Stages) error {
 	works := make(map[uint32]dataplane.RuleWork)
 	for rule, bits := range stages.Rules {
 		works[rule] = dataplane.RuleWork{Stages: bits}
 	}
 	err := e.plane.Publish(dataplane.Generation{
-		Epoch: epoch, ACL: acl, Rules: len(policy.Rules) - 1, MACs: identities(policy),
+		Epoch: epoch, ACL: rules.acl, Rules: len(policy.Rules) - 1, MACs: identities(policy), NAT: rules.nat, NATNames: natNames(policy),
 		Workers: stages.Force != 0 || len(works) > 0, ForceStages: stages.Force, Works: works,
 	})
 	if err != nil {
@@ -126,7 +135,14 @@ func (e *xdpEngine) publish(epoch uint32, policy *firewall.Compiled, acl *flowta
 	}
 	err = e.program.Close()
 	e.program = program
+	e.twin.SetNAT(rules.nat)
+	e.twin.Publish(epoch, rules.acl, len(policy.Rules)-1)
 	return err
+}
+
+func (e *xdpEngine) routed(now uint64, ifindex uint32, frame []byte, local bool) (netip.Addr, bool) {
+	dst, ok := e.twin.Routed(now, ifindex, frame, local)
+	return e.pieces.routed(ifindex, frame, dst, ok)
 }
 
 func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flowtable.Route) (outcome, error) {
@@ -134,6 +150,9 @@ func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flow
 		return outcome{reason: bpf.XDPReasonREASON_MALFORMED_ETHERNET}, nil
 	}
 	e.sim.Control = bpf.XDPSimControl{Now: now, Ifindex: ifindex, Route: route.Nexthop, RouteReason: uint32(route.Reason)}
+	if route.Local {
+		e.sim.Control.Local = 1
+	}
 	e.sim.Result = bpf.XDPSimResult{}
 	verdict, n, err := e.run(frame)
 	if err != nil {
@@ -142,13 +161,14 @@ func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flow
 	r := &e.sim.Result
 	out := outcome{
 		reason: bpf.XDPReason(r.Reason), rule: r.Rule, action: bpf.XDPAction(r.Action),
-		pass: uint8(r.Pass), nexthop: r.Nexthop, stages: uint8(r.Stages),
+		pass: uint8(r.Pass), nexthop: r.Nexthop, stages: uint8(r.Stages), xlat: uint8(r.Xlat),
 	}
 	switch {
 	case verdict == xdpTX:
 		out.verdict, out.frame = Answer, e.out[:n]
 	case verdict == xdpPass:
-		out.verdict = Pass
+		// What stands in front of it is for the kernel. A packet that is passed up is as long as it was.
+		out.verdict, out.frame = Pass, e.out[max(0, n-len(frame)):n]
 	case out.reason != bpf.XDPReasonREASON_NONE:
 		out.verdict = Drop
 	case verdict == xdpRedirect || verdict == xdpAborted:

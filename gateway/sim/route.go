@@ -121,7 +121,8 @@ func (s *Sim) hop(r *Route) (bpf.XDPNexthop, error) {
 	}
 	if r.VLAN != 0 {
 		hop.Zone = at.vlans[r.VLAN]
-		hop.Dst |= uint64(r.VLAN<<8|r.VLAN>>8) << 48
+		hop.Vlan = r.VLAN<<8 | r.VLAN>>8
+		hop.Dst |= uint64(hop.Vlan) << 48
 	}
 	if r.MAC == [6]byte{} {
 		hop.State = flowtable.NexthopPending
@@ -147,15 +148,18 @@ func (t *routeTable) lookUp(dst netip.Addr) (target, bool) {
 	return target{}, false
 }
 
-// of answers for the destination of a frame. What is not IP needs no route.
-func (t *routeTable) of(frame []byte) flowtable.Route {
-	dst, ok := destination(frame)
-	if ok {
-		if found, ok := t.lookUp(dst); ok {
-			return found.answer
-		}
+// of answers for a destination.
+func (t *routeTable) of(dst netip.Addr) flowtable.Route {
+	if found, ok := t.lookUp(dst); ok {
+		return found.answer
 	}
 	return flowtable.Route{Reason: bpf.XDPReasonREASON_NO_ROUTE}
+}
+
+// local reports whether a destination is the gateway's own.
+func (t *routeTable) local(dst netip.Addr) bool {
+	found, ok := t.lookUp(dst)
+	return ok && found.route.Kind == RouteHost
 }
 
 // destination reads the IP destination of a frame behind up to two tags.

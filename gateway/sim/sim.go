@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane"
@@ -24,6 +25,7 @@ type Config struct {
 	Ports         []Port      // none: lan and wan, joined inline
 	Inline        [][2]string // names of ports that are joined as a bump in the wire; the others are routed
 	Routes        []Route     // of routed ports
+	Devices       []Device    // addresses that masquerading writes; those of Ports need not be repeated
 	Ethertypes    []uint16    // host order; passed between inline ports beside IP, ARP and neighbour discovery
 	FlowsMax      int         // entries of both families; 0 = 65,536
 	HalfOpenShare float64     // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
@@ -55,7 +57,7 @@ type Verdict uint8
 
 const (
 	Drop    Verdict = iota
-	Pass            // to the kernel's stack, unchanged
+	Pass            // to the kernel's stack, unchanged but for what is translated
 	Forward         // out by Result.Out
 	Answer          // dropped, and Result.Frame goes back by the port of arrival
 )
@@ -75,6 +77,7 @@ type Result struct {
 	Out       string             // name of the port by which Frame leaves; "host"; "" if the packet goes nowhere
 	Tier      string             // where its flow lives
 	Frame     []byte             // what leaves, or goes to the kernel; valid until the next call, nil on Drop
+	NAT       *Translation       // what it leaves with; nil if it is not translated or refused
 	Tolerated bpf.XDPReason      // why a gateway would have refused it, REASON_NONE unless Config.Tolerant
 }
 
@@ -90,6 +93,9 @@ type Sim struct {
 	sizes  dataplane.Sizes
 	epoch  uint32
 
+	translates bool       // some policy has translated
+	routed     netip.Addr // destination that the last packet's route was looked up for
+
 	now, aged uint64
 	started   bool
 	frame     []byte // room for the frame and what is put in front of or behind it
@@ -99,7 +105,9 @@ type Sim struct {
 type engine interface {
 	// process decides about frame, whose bytes it may change and whose capacity leaves room for a tag.
 	process(now uint64, ifindex uint32, frame []byte, route flowtable.Route) (outcome, error)
-	publish(epoch uint32, policy *firewall.Compiled, acl *flowtable.ACL, stages flowtable.Stages) error
+	// routed says for which destination process will want the route.
+	routed(now uint64, ifindex uint32, frame []byte, local bool) (netip.Addr, bool)
+	publish(epoch uint32, policy *firewall.Compiled, rules pipes, stages flowtable.Stages) error
 	table() *flowtable.Table
 	age(now uint32, timeouts *flowtable.Timeouts) error
 	close() error
@@ -114,7 +122,8 @@ type outcome struct {
 	pass    uint8 // 1 + pass cause, 0 = not passed
 	nexthop uint32
 	stages  uint8  // that a worker would lead it through; 0 = it needs none
-	frame   []byte // valid iff verdict is Forward or Answer
+	xlat    uint8  // XLAT_*: what of it is translated
+	frame   []byte // valid iff verdict is not Drop
 }
 
 // New makes a Sim. With EngineXDP it loads programs and maps; Close frees them.
@@ -139,7 +148,12 @@ func New(cfg Config) (*Sim, error) {
 	if err := s.layRoutes(); err != nil {
 		return nil, fmt.Errorf("make simulation: %w", err)
 	}
-	acl, err := flowtable.CompileACL(cfg.Policy.Entries)
+	rules, err := pipesOf(cfg.Policy)
+	if err != nil {
+		return nil, fmt.Errorf("make simulation: %w", err)
+	}
+	s.translates = rules.nat != nil
+	addresses, err := s.natAddresses()
 	if err != nil {
 		return nil, fmt.Errorf("make simulation: %w", err)
 	}
@@ -152,9 +166,9 @@ func New(cfg Config) (*Sim, error) {
 	}
 	switch cfg.Engine {
 	case EngineGo, "":
-		s.engine, err = newGoEngine(s, acl)
+		s.engine, err = newGoEngine(s, rules, addresses)
 	case EngineXDP:
-		s.engine, err = newXDPEngine(s, options, acl)
+		s.engine, err = newXDPEngine(s, options, rules, addresses)
 	default:
 		err = fmt.Errorf("engine %q is neither go nor xdp", cfg.Engine)
 	}
@@ -179,15 +193,16 @@ func (s *Sim) Publish(policy *firewall.Compiled) error {
 	if !sameWorld(s.policy, policy) {
 		return fmt.Errorf("publish policy: its zones, ports or MACs are others than the running policy's")
 	}
-	acl, err := flowtable.CompileACL(policy.Entries)
+	rules, err := pipesOf(policy)
 	if err != nil {
 		return fmt.Errorf("publish policy: %w", err)
 	}
-	if err := s.engine.publish(s.epoch+1, policy, acl, policy.Stages(s.cfg.ForceStages)); err != nil {
+	if err := s.engine.publish(s.epoch+1, policy, rules, policy.Stages(s.cfg.ForceStages)); err != nil {
 		return fmt.Errorf("publish policy: %w", err)
 	}
 	s.epoch++
 	s.policy = policy
+	s.translates = s.translates || rules.nat != nil
 	return nil
 }
 
@@ -209,7 +224,7 @@ func (s *Sim) Packet(now uint64, port string, frame []byte) (Result, error) {
 	n := copy(s.frame, frame)
 	var route flowtable.Route
 	if at.peer == nil {
-		route = s.routes.of(frame)
+		route = s.routeOf(at, frame)
 	}
 	out, err := s.engine.process(s.now, at.entry.Ifindex, s.frame[:n], route)
 	if err != nil {
@@ -240,7 +255,7 @@ func (s *Sim) result(at *placed, frame []byte, out *outcome) Result {
 	case Answer:
 		r.Frame, r.Out = out.frame, at.Name
 	case Pass:
-		r.Frame = frame
+		r.Frame = out.frame
 		if out.reason != bpf.XDPReasonREASON_NONE || out.pass == 0 {
 			break // to the kernel for its ICMP error
 		}
@@ -250,6 +265,7 @@ func (s *Sim) result(at *placed, frame []byte, out *outcome) Result {
 			r.Out = s.portOf(out.nexthop)
 		}
 	}
+	r.NAT = s.translation(at, frame, out)
 	return r
 }
 

@@ -33,12 +33,22 @@ func (k key) reverse() key {
 	return k
 }
 
+func (f *flow) name() Flow {
+	k := f.original
+	return Flow{
+		Src: netip.AddrPortFrom(k.src, k.sport), Dst: netip.AddrPortFrom(k.dst, k.dport), Proto: k.proto, Domain: k.domain,
+		Translated: f.outer != nil,
+	}
+}
+
 func (p *packet) key() key {
 	return key{src: p.src, dst: p.dst, sport: p.sport, dport: p.dport, proto: p.proto, domain: p.domain}
 }
 
 // flow is a connection.
 type flow struct {
+	original  key     // in the opener's direction
+	outer     *key    // the same as the other end sees it; nil: not translated
 	opening   Opening // zones move with the route
 	rule      string
 	epoch     int
@@ -60,23 +70,53 @@ type leg struct {
 	fin    bool
 }
 
-// find looks for a flow in both directions; opener reports whether the packet is the opener's.
-func (o *Oracle) find(k key) (f *flow, opener bool) {
+// meet looks for a flow in both directions; opener reports whether the packet is the opener's. The far end of
+// a translated one knows another tuple than its opener; reason says that a packet bears the wrong one.
+func (o *Oracle) meet(k key) (f *flow, opener bool, reason string) {
 	if f = o.flows[k]; f != nil {
-		return f, true
+		return f, true, ""
 	}
-	return o.flows[k.reverse()], false
+	if f = o.flows[k.reverse()]; f != nil {
+		if f.outer != nil {
+			reason = "nat-untranslated"
+		}
+		return f, false, reason
+	}
+	if f = o.aliases[k]; f != nil {
+		return f, true, "nat-conflict"
+	}
+	return o.aliases[k.reverse()], false, ""
+}
+
+// end takes a flow out, and what it was known by.
+func (o *Oracle) end(f *flow) {
+	delete(o.flows, f.original)
+	if f.outer != nil {
+		delete(o.aliases, *f.outer)
+	}
 }
 
 // open puts a new flow in the place of an old one of the same ends.
-func (o *Oracle) open(p *packet, op Opening, j Judgement) *flow {
-	f := &flow{opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
+func (o *Oracle) open(p *packet, op Opening, j Judgement, outer key) *flow {
+	f := &flow{original: p.key(), opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
+	if old := o.owner(f.original); old != nil {
+		o.end(old)
+	}
+	if outer != f.original {
+		f.outer = &outer
+		o.aliases[outer] = f
+	}
+	for _, k := range []key{f.original, f.original.reverse(), outer, outer.reverse()} {
+		o.marks[mark{k.src, k.sport, k.proto}] = true
+		if k == outer || o.device(k.src) {
+			o.marks[mark{port: k.sport, proto: k.proto}] = true
+		}
+	}
 	o.employ(f, j)
 	if p.proto == protoTCP {
 		f.openTCP(&p.tcp)
 	}
-	delete(o.flows, p.key().reverse())
-	o.flows[p.key()] = f
+	o.flows[f.original] = f
 	return f
 }
 
@@ -151,8 +191,11 @@ func (o *Oracle) employ(f *flow, j Judgement) {
 
 // leave is step 5: where the packet goes, and whether the flow may go there.
 func (o *Oracle) leave(p *packet, f *flow, fromOpener bool, query uint16) (h hop, audit []string, reason string) {
-	if h, reason = o.route(p.port, p.vlan, p.src, p.dst); reason != "" {
+	if h, reason = o.route(p.port, p.vlan, p.src, f.leaves(p.about, fromOpener).dst); reason != "" {
 		return h, nil, reason
+	}
+	if h.host() && f.outer != nil {
+		return h, nil, "nat-to-host"
 	}
 	end := &f.opening.To
 	if !fromOpener {
@@ -184,7 +227,7 @@ func proceed(p *packet, f *flow, h hop, fromOpener, later bool) Verdict {
 			return f.refuse(reason)
 		}
 	}
-	v := forward(p, f, h, cause)
+	v := forward(p, f, h, cause, fromOpener, later)
 	if !fromOpener {
 		v.Beside = append(v.Beside, ruleReplies)
 	}

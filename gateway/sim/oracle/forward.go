@@ -7,8 +7,11 @@ import (
 )
 
 // forward sends a packet on its way. Cause says why it goes to the kernel instead, "" if it does not.
-func forward(p *packet, f *flow, h hop, cause string) Verdict {
+func forward(p *packet, f *flow, h hop, cause string, fromOpener, later bool) Verdict {
+	p.frame = p.rewritten(f.leaves(p.about, fromOpener), later, cause != "")
 	v := Verdict{Verdict: Forward, Rule: f.rule, Out: firewall.NameHost, Pass: cause, State: f.state, Frame: p.frame}
+	v.Flow = f.name()
+	v.Later = later
 	if !h.host() {
 		v.Out = h.port.Name
 	}

@@ -68,7 +68,7 @@ func (o *Oracle) datagram(p *packet, now time.Duration) *datagram {
 
 // enter keeps what a first fragment's datagram will need.
 func (o *Oracle) enter(p *packet, now time.Duration, v Verdict) {
-	v.Frame, v.Audit = nil, nil
+	v.Frame, v.Audit, v.State, v.Flow = nil, nil, "", Flow{} // the flow goes on, and what is refused belongs to none
 	o.datagrams[p.datagramKey()] = &datagram{born: now, refused: v, flow: p.key(), ranges: []span{{0, p.length}}}
 }
 
@@ -87,10 +87,14 @@ func (o *Oracle) later(p *packet, now time.Duration) Verdict {
 	if d.refused.Reason != "" {
 		return d.refused
 	}
-	f, opener := o.find(d.flow)
+	f, opener, reason := o.meet(d.flow)
 	if f == nil {
 		return drop("fragment-no-first")
 	}
+	if reason != "" {
+		return drop(reason)
+	}
+	p.about = d.flow
 	return o.known(p, f, opener, true)
 }
 

@@ -102,23 +102,28 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 	if reason != "" {
 		return drop(reason)
 	}
-	f, opener := o.find(k)
+	// It goes the way of what the quoted packet's receiver sends.
+	p.about = k.reverse()
+	f, fromOpener, reason := o.meet(p.about)
 	if f == nil || k.src != p.dst {
 		return drop("icmp-no-flow")
+	}
+	if reason != "" {
+		return drop(reason)
 	}
 	audit := o.rejudge(f, query)
 	if f.revoked {
 		return drop("icmp-no-flow").audited(audit)
 	}
 	// The far end of the quoted packet, or a router on the way there, sends the error.
-	far := f.opening.To
-	if !opener {
-		far = f.opening.From
+	far := f.opening.From
+	if !fromOpener {
+		far = f.opening.To
 	}
 	if p.zone != far {
 		return f.refuse("wrong-zone").audited(audit)
 	}
-	h, more, reason := o.leave(p, f, !opener, query)
+	h, more, reason := o.leave(p, f, fromOpener, query)
 	audit = append(audit, more...)
 	if reason != "" {
 		return f.refuse(reason).audited(audit)
@@ -127,9 +132,9 @@ func (o *Oracle) icmpErrorPacket(p *packet) Verdict {
 	if reason != "" {
 		return f.refuse(reason).audited(audit)
 	}
-	v := forward(p, f, h, cause).audited(audit)
+	v := forward(p, f, h, cause, fromOpener, false).audited(audit)
 	v.Beside = append(v.Beside, ruleICMPErrors)
-	if opener {
+	if !fromOpener {
 		v.Beside = append(v.Beside, ruleReplies)
 	}
 	return v

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -16,12 +17,20 @@ type Oracle struct {
 	worked     bool
 	epoch      int
 	flows      map[key]*flow // in the opener's direction
+	aliases    map[key]*flow // translated ones as the other end sees them, in the opener's direction
 	datagrams  map[datagramKey]*datagram
+	servers    map[affinity]netip.Addr // chosen under this policy
+	pooled     map[affinity]netip.Addr
+	marks      map[mark]bool // ends of all flows that there have been
+	peeked     map[datagramKey]key
 }
 
 // New returns an oracle without flows. An error says where policy and world do not fit.
 func New(policy *firewall.Policy, world World) (*Oracle, error) {
-	o := &Oracle{world: world, flows: make(map[key]*flow), datagrams: make(map[datagramKey]*datagram)}
+	o := &Oracle{
+		world: world, flows: make(map[key]*flow), aliases: make(map[key]*flow),
+		datagrams: make(map[datagramKey]*datagram), marks: make(map[mark]bool), peeked: make(map[datagramKey]key),
+	}
 	if err := o.SetPolicy(policy); err != nil {
 		return nil, err
 	}
@@ -39,6 +48,7 @@ func (o *Oracle) SetPolicy(policy *firewall.Policy) error {
 		return fmt.Errorf("set policy: %w", err)
 	}
 	o.policy, o.management = policy, management
+	o.servers, o.pooled = make(map[affinity]netip.Addr), make(map[affinity]netip.Addr)
 	o.epoch++
 	return nil
 }
@@ -66,10 +76,21 @@ type Verdict struct {
 	Out     string   // port that it leaves by, now or by the kernel; "host" if it is for the gateway
 	Pass    string   // why it goes to the kernel, kebab-case
 	State   State    // of its flow afterwards; "" if it has none
+	Flow             // that it belongs to, if State is not ""
 	Worker  bool     // a worker has it on its way to the port
 	Frame   []byte   // as it leaves or is passed up; shares memory with the input where nothing changed
 	Audit   []string // rules in audit mode that matched while it was judged
 	Beside  []string // built-in rules that it counts on, beside its flow's if it has one
+	Wrong   string   // why the executor may not have chosen what it chose
+}
+
+// Flow names a flow by what its opener sends.
+type Flow struct {
+	Src, Dst   netip.AddrPort // an ICMP identifier as source port
+	Proto      uint8
+	Domain     uint16
+	Translated bool
+	Later      bool // the packet is a fragment of it without its ports
 }
 
 func drop(reason string) Verdict {
@@ -85,10 +106,16 @@ func (v Verdict) audited(rules []string) Verdict {
 	return v
 }
 
+func (v Verdict) chosen(t translation) Verdict {
+	v.Wrong = t.wrong
+	return v
+}
+
 // refuse drops a packet of the flow.
 func (f *flow) refuse(reason string) Verdict {
 	v := drop(reason)
 	v.Rule, v.State = f.rule, f.state
+	v.Flow = f.name()
 	return v
 }
 
@@ -112,8 +139,14 @@ func (o *Oracle) endsHere(p *packet) bool {
 }
 
 // Packet decides about a frame that arrives on a port. Now is any monotonic time. The frame is not
-// changed.
+// changed. It is for policies that leave nothing to choose.
 func (o *Oracle) Packet(now time.Duration, port string, frame []byte) Verdict {
+	return o.Check(now, port, frame, nil)
+}
+
+// Check is Packet where an executor has chosen: what it chose is taken over if it may be, else Verdict.Wrong
+// says why it may not.
+func (o *Oracle) Check(now time.Duration, port string, frame []byte, c *Choice) Verdict {
 	p := &packet{port: port, frame: frame}
 	if reason := o.readEthernet(p); reason != "" {
 		return drop(reason)
@@ -145,13 +178,13 @@ func (o *Oracle) Packet(now time.Duration, port string, frame []byte) Verdict {
 		return drop(reason)
 	}
 	if !p.fragment {
-		return o.whole(p)
+		return o.whole(p, c)
 	}
 	if d := o.datagram(p, now); d != nil {
 		d.dead = true
 		return drop("fragment-overlap")
 	}
-	v := o.whole(p)
+	v := o.whole(p, c)
 	if p.icmpKind() != icmpError {
 		o.enter(p, now, v)
 	}
@@ -159,7 +192,7 @@ func (o *Oracle) Packet(now time.Duration, port string, frame []byte) Verdict {
 }
 
 // whole is sections 6, 7 and 9 for a packet with a transport header.
-func (o *Oracle) whole(p *packet) Verdict {
+func (o *Oracle) whole(p *packet, c *Choice) Verdict {
 	kind := p.icmpKind()
 	if p.proto == protoICMP || p.proto == protoICMPv6 {
 		switch {
@@ -171,9 +204,16 @@ func (o *Oracle) whole(p *packet) Verdict {
 			return drop("icmp-type")
 		}
 	}
-	f, opener := o.find(p.key())
+	p.about = p.key()
+	f, opener, reason := o.meet(p.about)
+	if reason != "" {
+		return drop(reason)
+	}
 	if f != nil && p.proto == protoTCP && p.tcp.open() && (f.state == StateTimeWait || f.state == StateClosed) {
-		return o.miss(p)
+		if f.outer != nil && !opener {
+			return drop("nat-conflict") // its tuple is the alias's
+		}
+		return o.miss(p, c)
 	}
 	if f != nil {
 		return o.known(p, f, opener, false)
@@ -181,20 +221,27 @@ func (o *Oracle) whole(p *packet) Verdict {
 	if kind == icmpReply {
 		return drop("icmp-no-request")
 	}
-	return o.miss(p)
+	return o.miss(p, c)
 }
 
 // miss is section 9 from step 2 on.
-func (o *Oracle) miss(p *packet) Verdict {
-	h, reason := o.route(p.port, p.vlan, p.src, p.dst)
+func (o *Oracle) miss(p *packet, c *Choice) Verdict {
+	op := p.opening()
+	t, reason := o.translateDestination(p, op, c)
 	if reason != "" {
 		return drop(reason)
 	}
-	op := p.opening()
+	h, reason := o.route(p.port, p.vlan, p.src, t.outer.dst)
+	if reason == "" && h.host() && t.destination != nil {
+		reason = "nat-to-host"
+	}
+	if reason != "" {
+		return drop(reason).chosen(t)
+	}
 	op.To = h.zone
 	j := o.Judge(op)
 	refuse := func(reason string) Verdict {
-		v := drop(reason).audited(j.Audit)
+		v := drop(reason).audited(j.Audit).chosen(t)
 		v.Rule = j.Rule
 		return v
 	}
@@ -204,8 +251,24 @@ func (o *Oracle) miss(p *packet) Verdict {
 	if s := &p.tcp; p.proto == protoTCP && !s.open() && !(j.Midstream && s.ack && !s.syn && !s.rst) {
 		return refuse("not-syn")
 	}
-	if old, _ := o.find(p.key()); old == nil && o.world.FlowsMax > 0 && len(o.flows) >= o.world.FlowsMax {
+	if reason := o.translateSource(p, op, h, &t, c); reason != "" {
+		return refuse(reason)
+	}
+	if !o.room(p.key(), t.outer) {
 		return refuse("flow-table-full")
 	}
-	return proceed(p, o.open(p, op, j), h, true, false).audited(j.Audit)
+	return proceed(p, o.open(p, op, j, t.outer), h, true, false).audited(j.Audit).chosen(t)
+}
+
+// room reports whether the table takes a flow, and its alias if it is translated. One that is reopened gives
+// its own place.
+func (o *Oracle) room(original, outer key) bool {
+	entries := len(o.flows) + len(o.aliases)
+	if o.owner(original) == nil {
+		entries++
+	}
+	if outer != original && o.aliases[outer] == nil {
+		entries++
+	}
+	return o.world.FlowsMax == 0 || entries <= o.world.FlowsMax
 }

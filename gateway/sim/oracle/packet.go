@@ -51,6 +51,8 @@ type packet struct {
 	ruleSport, ruleDport uint16
 	icmpType             uint8
 	tcp                  segment
+
+	about key // of its flow, in its own direction: of an error the other way from the packet inside
 }
 
 func (p *packet) is4() bool { return p.src.Is4() }

@@ -13,6 +13,7 @@ import (
 type World struct {
 	Ports      []Port
 	Pairs      [][2]string // names of inline ports that are joined; the first pair has number 1
+	Devices    []Device    // that masquerading uses
 	Routes     []Route     // of routed ports, in any order: the longest prefix wins
 	Ethertypes []uint16    // passed between inline ports beside ARP, IPv4 and IPv6
 	FlowsMax   int         // entries of both families; 0: no bound
@@ -171,18 +172,51 @@ func (o *Oracle) route(port string, vlan uint16, src, dst netip.Addr) (hop, stri
 	return hop{zone: zoneOf(o.policy, r.Port, r.VLAN), port: o.world.port(r.Port), vlan: r.VLAN, mac: r.MAC}, ""
 }
 
-// Egress says where a packet to dst that arrives on port with this outer VLAN id would leave: the
+// Egress says where an opening packet that arrives on port with this outer VLAN id would leave: the
 // zone, and the port with its VLAN id ("host", 0 for the gateway itself). Reason is that of a drop
-// on the way, else "".
-func (o *Oracle) Egress(port string, vlan uint16, src, dst netip.Addr) (zone, out string, outVLAN uint16, reason string) {
-	h, reason := o.route(port, vlan, src, dst)
-	switch {
-	case reason != "":
-		return "", "", 0, reason
-	case h.host():
-		return h.zone, firewall.NameHost, 0, ""
-	case h.peer:
-		return h.zone, h.port.Name, vlan, ""
+// on the way, else ""; "chosen" says that it depends on which server the packet gets. The zone that it goes to
+// is not yet one of op's.
+func (o *Oracle) Egress(port string, vlan uint16, op Opening) (zone, out string, outVLAN uint16, reason string) {
+	dsts, translated := []netip.Addr{op.Dst}, false
+	if number, _ := o.world.pair(port); number == 0 {
+		if r := o.destinationRule(op); r != nil {
+			dsts, translated = destinations(r, op.Dst), true
+		}
 	}
-	return h.zone, h.port.Name, h.vlan, ""
+	for i, dst := range dsts {
+		h, reason := o.route(port, vlan, op.Src, dst)
+		switch {
+		case reason != "":
+			return "", "", 0, reason
+		case h.host() && translated:
+			return "", "", 0, "nat-to-host"
+		case i > 0 && h.zone != zone:
+			return "", "", 0, "chosen"
+		case h.host():
+			return h.zone, firewall.NameHost, 0, ""
+		}
+		zone, out, outVLAN = h.zone, h.port.Name, h.vlan
+		if h.peer {
+			outVLAN = vlan
+		}
+	}
+	return zone, out, outVLAN, ""
+}
+
+// Back says to which zone the replies of a flow go that arrive on port with this outer VLAN id.
+func (o *Oracle) Back(port string, vlan uint16, src, dst netip.Addr) (zone, reason string) {
+	h, reason := o.route(port, vlan, src, dst)
+	return h.zone, reason
+}
+
+// destinations are all that a rule may make of one.
+func destinations(r *firewall.NATRule, dst netip.Addr) (all []netip.Addr) {
+	if r.Kind == firewall.NATPrefix {
+		to, _ := movePrefix(dst, r.Outside, r.Inside)
+		return []netip.Addr{to}
+	}
+	for _, s := range willing(r) {
+		all = append(all, s.Address)
+	}
+	return all
 }

@@ -78,6 +78,7 @@ func newLayout(r *rand.Rand) *layout {
 	}
 	if routed > 0 {
 		l.routes(r)
+		l.devices(r)
 	}
 	l.describeZones(r)
 	l.world.Management = firewall.Management{

@@ -26,6 +26,10 @@ type author struct {
 	r     *rand.Rand
 	named int    // rules so far
 	head  string // sets, workloads and services
+
+	translates bool // policies have nat rules
+	translated int  // nat rules so far
+	nat        []string
 }
 
 func newAuthor(l *layout, r *rand.Rand) *author {
@@ -222,7 +226,14 @@ func (w *author) rule() string {
 // policy puts rules together with what every policy of the stream declares.
 func (w *author) policy(rules []string) (Policy, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: softdpu/v1\nkind: Policy\nzones:\n%s\n%srules:\n", strings.Join(w.zoneText, "\n"), w.head)
+	fmt.Fprintf(&b, "apiVersion: softdpu/v1\nkind: Policy\nzones:\n%s\n%s", strings.Join(w.zoneText, "\n"), w.head)
+	if len(w.nat) > 0 {
+		b.WriteString("nat:\n")
+	}
+	for _, rule := range w.nat {
+		b.WriteString("  - " + rule + "\n")
+	}
+	b.WriteString("rules:\n")
 	for _, rule := range rules {
 		b.WriteString("  - " + rule + "\n")
 	}
@@ -239,6 +250,9 @@ func (w *author) policy(rules []string) (Policy, error) {
 // reaches are left out: nobody could tell whether they work.
 func (w *author) write(old []string) (Policy, []string, []witness, error) {
 	rules := w.revise(old)
+	if w.translates {
+		w.nat = w.natRules(w.nat)
+	}
 	p, err := w.policy(rules)
 	if err != nil {
 		return p, nil, nil, err

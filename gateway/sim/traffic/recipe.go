@@ -154,15 +154,6 @@ func (s *Stream) openSegment() *segment {
 	}
 }
 
-// routedSegment draws one; there must be some.
-func (s *Stream) routedSegment() *segment {
-	for {
-		if seg := s.segment(); seg.peer == -1 {
-			return seg
-		}
-	}
-}
-
 func (s *Stream) stationOf(seg *segment, family uint8) station {
 	return station{port: seg.port, vlan: seg.vlan, mac: seg.macs[s.r.IntN(len(seg.macs))], addr: seg.host(s.r, family)}
 }

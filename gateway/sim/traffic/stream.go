@@ -19,6 +19,9 @@ const (
 // Options say what a stream leaves out.
 type Options struct {
 	Without []string // names of recipes; `rule` cannot be left out
+	// Choose sends a packet through an executor before the oracle is asked about it, and says what that chose.
+	// Without it policies do not translate.
+	Choose func(*Packet) (*oracle.Choice, error)
 }
 
 // Packet is a frame that arrives.
@@ -44,6 +47,7 @@ type Stream struct {
 	oracle *oracle.Oracle
 
 	r         *rand.Rand
+	choose    func(*Packet) (*oracle.Choice, error)
 	policy    Policy
 	rules     []string
 	prefix    string // of the policy's rules in the tally
@@ -67,9 +71,10 @@ type plan struct {
 
 // step is a frame to send, and how long to wait in front of it.
 type step struct {
-	port  string
-	frame []byte
-	wait  time.Duration
+	port   string
+	frame  []byte
+	wait   time.Duration
+	before bool // as it leaves, if it is of a translated flow
 }
 
 // NewStream draws a gateway and its first policy. The world has no bound of flows; a stream opens
@@ -79,9 +84,13 @@ func NewStream(seed uint64, opts Options) (*Stream, error) {
 	l := newLayout(r)
 	s := &Stream{
 		layout: l, smith: newSmith(l), author: newAuthor(l, r), Seed: seed, World: l.world, Tally: NewTally(), r: r,
-		now: time.Hour,
+		now: time.Hour, choose: opts.Choose,
 	}
-	for _, c := range recipes {
+	known := recipes
+	if s.translates = opts.Choose != nil && routed(l); s.translates {
+		known = slices.Concat(recipes, natRecipes)
+	}
+	for _, c := range known {
 		if (c.name == "rule" || !slices.Contains(opts.Without, c.name)) && (c.fits == nil || c.fits(l)) {
 			s.recipes = append(s.recipes, c)
 		}
@@ -130,7 +139,7 @@ func (s *Stream) Next() (Packet, oracle.Verdict, error) {
 		}
 	}
 	for len(s.active) < conversations {
-		c := s.choose()
+		c := s.next()
 		p := plan{recipe: c.name}
 		c.plan(s, &p)
 		if len(p.steps) > 0 {
@@ -151,14 +160,35 @@ func (s *Stream) Next() (Packet, oracle.Verdict, error) {
 		s.active = s.active[:len(s.active)-1]
 	}
 	s.index++
-	v := s.oracle.Packet(p.Now, p.Port, p.Frame)
+	var c *oracle.Choice
+	if s.choose != nil {
+		p.Frame = s.outside(&next)
+		var err error
+		if c, err = s.choose(&p); err != nil {
+			return p, oracle.Verdict{}, err
+		}
+	}
+	v := s.oracle.Check(p.Now, p.Port, p.Frame, c)
 	s.Tally.count(p.Recipe, s.prefix, &v)
 	return p, v, nil
 }
 
-// choose draws the next recipe: one for rules or reasons that are still rare, one that brings allowed
+// outside makes of a step the frame that its sender sends, who may know the flow by another tuple.
+func (s *Stream) outside(next *step) []byte {
+	if next.before {
+		if frame, ok := s.oracle.Before(next.port, next.frame); ok {
+			return frame
+		}
+	}
+	if frame, ok := s.oracle.Behind(next.port, next.frame); ok && !chance(s.r, 20) {
+		return frame
+	}
+	return next.frame
+}
+
+// next draws the next recipe: one for rules or reasons that are still rare, one that brings allowed
 // packets while fewer than half are, or any.
-func (s *Stream) choose() *recipe {
+func (s *Stream) next() *recipe {
 	if s.r.IntN(3) == 0 && len(s.rare()) > 0 {
 		return &s.recipes[slices.IndexFunc(s.recipes, func(c recipe) bool { return c.name == "rule" })]
 	}

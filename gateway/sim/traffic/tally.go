@@ -13,6 +13,9 @@ type Tally struct {
 	Allowed int            // forwarded or passed
 	Reasons map[string]int // packets by reason
 	Recipes map[string]int // packets by recipe
+	// Translated are packets of translated flows that were forwarded or passed, by what they are: "tcp", "udp",
+	// "query", "other", and besides "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker".
+	Translated map[string]int
 	// Rules that can be reached, by policy and name, with the packets that they decided about or, in
 	// audit mode, matched.
 	Rules map[string]int
@@ -20,7 +23,7 @@ type Tally struct {
 
 // NewTally returns a tally without counts.
 func NewTally() *Tally {
-	return &Tally{Reasons: make(map[string]int), Recipes: make(map[string]int), Rules: make(map[string]int)}
+	return &Tally{Reasons: make(map[string]int), Recipes: make(map[string]int), Translated: make(map[string]int), Rules: make(map[string]int)}
 }
 
 // Add adds other's counts to t. Rules of other are told apart by prefix.
@@ -32,6 +35,9 @@ func (t *Tally) Add(prefix string, other *Tally) {
 	}
 	for recipe, n := range other.Recipes {
 		t.Recipes[recipe] += n
+	}
+	for what, n := range other.Translated {
+		t.Translated[what] += n
 	}
 	for rule, n := range other.Rules {
 		t.Rules[prefix+rule] += n
@@ -54,6 +60,9 @@ func (t *Tally) Missing(n int) []string {
 }
 
 func (t *Tally) count(recipe, policy string, v *oracle.Verdict) {
+	if v.Translated && v.Reason == "" {
+		t.translated(v)
+	}
 	t.Packets++
 	t.Recipes[recipe]++
 	if v.Reason == "" {
@@ -64,6 +73,27 @@ func (t *Tally) count(recipe, policy string, v *oracle.Verdict) {
 	for _, rule := range append(slices.Clone(v.Audit), v.Rule) {
 		if _, known := t.Rules[policy+rule]; known {
 			t.Rules[policy+rule]++
+		}
+	}
+}
+
+func (t *Tally) translated(v *oracle.Verdict) {
+	switch v.Proto {
+	case protoTCP:
+		t.Translated["tcp"]++
+	case protoUDP:
+		t.Translated["udp"]++
+	case protoICMP, protoICMPv6:
+		t.Translated["query"]++
+	default:
+		t.Translated["other"]++
+	}
+	for what, is := range map[string]bool{
+		"reply": slices.Contains(v.Beside, "builtin-replies"), "error": slices.Contains(v.Beside, "builtin-icmp-errors"),
+		"later-fragment": v.Later, "ipv6": v.Src.Addr().Is6(), "to-kernel": v.Pass != "", "worker": v.Worker,
+	} {
+		if is {
+			t.Translated[what]++
 		}
 	}
 }

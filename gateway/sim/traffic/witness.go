@@ -80,16 +80,17 @@ func (w *author) witnesses(judge *oracle.Oracle, p *firewall.Policy, rule *firew
 // judge finds out where a tuple's packets go and what the rules say. False if no conversation can
 // come of it: no route there or, by the same zone, back.
 func (w *author) judge(judge *oracle.Oracle, t tuple) (witness, bool) {
-	zone, out, vlan, reason := judge.Egress(t.a.port, t.a.vlan, t.a.addr, t.b.addr)
+	from := w.zoneAt(t.a.port, t.a.vlan)
+	op := oracle.Opening{From: from, Src: t.a.addr, Dst: t.b.addr, MAC: t.a.mac, Proto: t.proto, SrcPort: ruleSport(t), DstPort: ruleDport(t)}
+	zone, out, vlan, reason := judge.Egress(t.a.port, t.a.vlan, op)
 	if reason != "" {
 		return witness{}, false
 	}
-	from := w.zoneAt(t.a.port, t.a.vlan)
 	if zone == firewall.NameHost {
 		t.b.port = ""
 	} else {
 		t.b.port, t.b.vlan = out, vlan
-		back, _, _, reason := judge.Egress(out, vlan, t.b.addr, t.a.addr)
+		back, reason := judge.Back(out, vlan, t.b.addr, t.a.addr)
 		if reason != "" || back != from {
 			return witness{}, false
 		}
@@ -97,8 +98,8 @@ func (w *author) judge(judge *oracle.Oracle, t tuple) (witness, bool) {
 	if s := w.segmentAt(t.b.port, t.b.vlan); s != nil {
 		t.b.mac = s.macs[w.r.IntN(len(s.macs))]
 	}
-	j := judge.Judge(oracle.Opening{From: from, To: zone, Src: t.a.addr, Dst: t.b.addr, MAC: t.a.mac,
-		Proto: t.proto, SrcPort: ruleSport(t), DstPort: ruleDport(t)})
+	op.To = zone
+	j := judge.Judge(op)
 	rules := slices.Clone(j.Audit)
 	if j.Rule != "" {
 		rules = append(rules, j.Rule)
