@@ -81,7 +81,7 @@ type step struct {
 // fewer than it has packets.
 func NewStream(seed uint64, opts Options) (*Stream, error) {
 	r := rand.New(rand.NewPCG(seed, 0x50f7d90))
-	l := newLayout(r)
+	l := newLayout(r, int(seed%3)) // a few streams in a row have all kinds
 	s := &Stream{
 		layout: l, smith: newSmith(l), author: newAuthor(l, r), Seed: seed, World: l.world, Tally: NewTally(), r: r,
 		now: time.Hour, choose: opts.Choose,
