@@ -28,6 +28,7 @@ type made struct {
 	id       uint16 // fragments: of the datagram
 	first    bool
 	later    []byte // a later fragment, of this payload alone
+	cut      bool   // IPv4: it may be fragmented
 }
 
 const (
@@ -51,6 +52,9 @@ func (m made) ip() []byte {
 	if m.src.Addr().Is4() {
 		h := []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, ttl, m.proto, 0, 0}
 		binary.BigEndian.PutUint16(h[2:], uint16(20+len(l4)))
+		if m.cut {
+			h[6] = 0
+		}
 		if m.id != 0 {
 			binary.BigEndian.PutUint16(h[4:], m.id)
 			field := uint16(0x2000)
