@@ -169,7 +169,7 @@ func explain(env *Env, cmd *cobra.Command, source *policySource, p packetFlags) 
 	var to string
 	route := o.router()
 	if test.Packet.Out == "" && route == nil {
-		return nil, usagef(cmd, "where %s lies is not known: add --out PORT (or --out host), or --routes FILE", p.Dst)
+		return nil, usagef(cmd, "where %s lies is not known: add --out PORT (or --out host), or --routes FILE", o.headedFor(&test.Packet))
 	}
 	result := firewall.RunTests(&only, acl, func(in string, dst netip.Addr) (zone string, ok bool) {
 		to, ok = route(in, dst)

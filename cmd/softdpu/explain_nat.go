@@ -30,6 +30,8 @@ type explainedSide struct {
 	Ports string         `json:"ports,omitempty"`  // that a source port or identifier is chosen from when the flow opens
 	Says  string         `json:"explanation"`
 	Asked []explainedNot `json:"not_matched,omitempty"` // rules of the list that were asked before, or all if none matched
+
+	conflict bool // the rule cannot translate this address
 }
 
 type explainedNot struct {
@@ -62,14 +64,15 @@ func (x *explanation) translate(o *offline, p *firewall.TestPacket) {
 	t := c.TranslateDestination(p, uint8(from), o.local(p))
 	destination.asked(c, t.DestinationRule, t.DestinationMisses)
 	destination.becomes(o, p, &t)
-	if len(t.To) > 0 && x.To.Zone == firewall.NameHost {
-		x.Verdict, x.Reason = string(firewall.VerdictDrop), bpf.XDPReasonREASON_NAT_TO_HOST.String()
-		x.Rule, x.File, x.Line, x.Builtin, x.Source, x.Remedy, x.Audit = "", "", 0, false, nil, "", nil
-		x.Says = fmt.Sprintf("nat-to-host: nat rule %q sends it to an address of the gateway itself, so no rule is asked", destination.Rule)
+	switch {
+	case destination.conflict:
+		x.refuse(bpf.XDPReasonREASON_NAT_CONFLICT, "nat rule %q finds no word in the destination that can keep checksums as they are", destination.Rule)
+	case len(t.To) > 0 && x.To.Zone == firewall.NameHost:
+		x.refuse(bpf.XDPReasonREASON_NAT_TO_HOST, "nat rule %q sends it to an address of the gateway itself, so no rule is asked", destination.Rule)
 	}
 	switch {
 	case x.Verdict != string(firewall.VerdictAllow):
-		source.Says = "stays: the packet is refused before a rule is asked"
+		source.Says = "stays: the packet is refused, and no nat rule is asked for its source"
 		return
 	case x.To.Zone == firewall.NameHost:
 		source.Says = "stays: what is for the gateway itself keeps its source"
@@ -78,6 +81,16 @@ func (x *explanation) translate(o *offline, p *firewall.TestPacket) {
 	c.TranslateSource(&t, p, uint8(from), uint8(to))
 	source.asked(c, t.SourceRule, t.SourceMisses)
 	source.leaves(o, p, &t)
+	if source.conflict {
+		x.refuse(bpf.XDPReasonREASON_NAT_CONFLICT, "nat rule %q finds no word in the source that can keep checksums as they are", source.Rule)
+	}
+}
+
+// refuse says that translation fails, whatever the rules say.
+func (x *explanation) refuse(reason bpf.XDPReason, why, rule string) {
+	x.Verdict, x.Reason = string(firewall.VerdictDrop), reason.String()
+	x.Rule, x.File, x.Line, x.Builtin, x.Source, x.Remedy, x.Audit, x.Tier, x.Why = "", "", 0, false, nil, "", nil, "", nil
+	x.Says = fmt.Sprintf("%s: "+why, reason, rule)
 }
 
 // asked fills in the rule that matched, and those before it.
@@ -106,8 +119,8 @@ func (s *explainedSide) becomes(o *offline, p *firewall.TestPacket, t *firewall.
 		s.Says = "stays: " + s.by()
 	case len(t.To) == 0:
 		s.Says = fmt.Sprintf("stays: every server of %s drains", s.by())
-		if s.Kind == string(firewall.NATPrefix) {
-			s.Says = "nat-conflict: no word of it can keep checksums as they are: " + s.by()
+		if s.conflict = s.Kind == string(firewall.NATPrefix); s.conflict {
+			s.Says = "cannot be translated: " + s.by()
 		}
 	case len(t.To) == 1:
 		s.IP = t.To[0].Addr().String()
@@ -140,8 +153,8 @@ func (s *explainedSide) leaves(o *offline, p *firewall.TestPacket, t *firewall.T
 		}
 	case !t.From.First.IsValid():
 		s.Says = "stays: " + s.by()
-		if s.Kind == string(firewall.NATPrefix) {
-			s.Says = "nat-conflict: no word of it can keep checksums as they are: " + s.by()
+		if s.conflict = s.Kind == string(firewall.NATPrefix); s.conflict {
+			s.Says = "cannot be translated: " + s.by()
 		}
 		return
 	case t.From.First == t.From.Last:
@@ -161,7 +174,7 @@ func (s *explainedSide) leaves(o *offline, p *firewall.TestPacket, t *firewall.T
 func (s *explainedSide) choice(o *offline, p *firewall.TestPacket) string {
 	r := o.natRule(s.Rule)
 	if r.Kind == firewall.NATPrefix {
-		return ", with its port"
+		return "" // it keeps its port
 	}
 	s.Ports = fmt.Sprintf("%d-%d", r.Ports.First, r.Ports.Last)
 	switch {
@@ -210,6 +223,19 @@ func (o *offline) local(p *firewall.TestPacket) bool {
 	return ok && r.Kind == sim.RouteHost
 }
 
+// headedFor is where a packet goes: its destination, or what a nat rule makes of it.
+func (o *offline) headedFor(p *firewall.TestPacket) string {
+	from, ok := zoneOf(o.compiled, p.In, p.VLAN)
+	if !ok || o.compiled.NAT == nil {
+		return p.Dst.String()
+	}
+	t := o.compiled.TranslateDestination(p, from, false)
+	if len(t.To) == 0 {
+		return p.Dst.String()
+	}
+	return fmt.Sprintf("%s (for %s, by nat rule %q)", t.To[0].Addr(), p.Dst, o.compiled.NATRules[t.DestinationRule].Name)
+}
+
 func (o *offline) natRule(name string) *firewall.NATRule {
 	return &o.policy.NAT[slices.IndexFunc(o.policy.NAT, func(r firewall.NATRule) bool { return r.Name == name })]
 }
@@ -224,6 +250,9 @@ func endOf(a netip.AddrPort) string {
 	return a.String()
 }
 
+// mostAsked is how many rules that did not match are listed for people, of each side.
+const mostAsked = 8
+
 // text is the two sides for people.
 func (n *explainedNAT) text() string {
 	var b strings.Builder
@@ -232,7 +261,11 @@ func (n *explainedNAT) text() string {
 		*explainedSide
 	}{{"source", &n.Source}, {"destination", &n.Destination}} {
 		fmt.Fprintf(&b, "  nat     %s %s\n", side.name, side.Says)
-		for _, m := range side.Asked {
+		for i, m := range side.Asked {
+			if i == mostAsked && len(side.Asked) > mostAsked+1 {
+				fmt.Fprintf(&b, "          and %s more, which -o json lists\n", quantity(len(side.Asked)-i, "rule"))
+				break
+			}
 			fmt.Fprintf(&b, "          not %q, %s:%d: %s\n", m.Rule, m.File, m.Line, m.Why)
 		}
 	}
