@@ -64,19 +64,19 @@ static __always_inline int conflict(__u32 rule)
 	return REASON_NAT_CONFLICT;
 }
 
-/* The table's hash of a tuple. */
+/* The table's hash of a tuple of p's family. */
 static __noinline __u32 tuple_hash(const struct packet *p, const __be32 *src, const __be32 *dst,
-				   __u32 ports)
+				   __u32 ports, __u8 proto)
 {
 	struct scratch *s = scratch();
 
 	if (!s)
 		return 0;
 	if (p->family == 4) {
-		key_of4(&s->nat.gone4, src, dst, ports, ports >> 16, p->proto, 0);
+		key_of4(&s->nat.gone4, src, dst, ports, ports >> 16, proto, 0);
 		return hash4(&s->nat.gone4);
 	}
-	key_of6(&s->nat.gone6, src, dst, ports, ports >> 16, p->proto, 0);
+	key_of6(&s->nat.gone6, src, dst, ports, ports >> 16, proto, 0);
 	return hash6(&s->nat.gone6);
 }
 
@@ -127,7 +127,7 @@ static __always_inline int choose_server(struct packet *p, const struct nat_rule
 		return REASON_NONE;
 	if (r->flags & NAT_BY_CONNECTION)
 		ports = (__u32)p->dport << 16 | p->sport;
-	index = r->bucket + tuple_hash(p, p->src, p->dst, ports) % r->buckets;
+	index = r->bucket + tuple_hash(p, p->src, p->dst, ports, p->proto) % r->buckets;
 	bucket = bpf_map_lookup_elem(&nat_buckets, &index);
 	if (!bucket)
 		return REASON_INTERNAL;
@@ -222,7 +222,7 @@ static __always_inline __u32 choose_pooled(struct packet *p, const struct nat_ru
 
 	for (int i = 0; i < 4; i++)
 		inverted[i] = ~p->src[i];
-	n = r->addresses ? tuple_hash(p, p->src, inverted, 0) % r->addresses : 0;
+	n = r->addresses ? tuple_hash(p, p->src, inverted, 0, 0) % r->addresses : 0;
 	if (p->family == 4) {
 		p->out_src[0] = bpf_htonl(bpf_ntohl(r->address[0]) + n);
 		return n;
@@ -253,7 +253,7 @@ static __always_inline __u32 choose_ports(const struct packet *p, const struct n
 		class = NAT_CLASS_ICMP;
 	else
 		return NAT_NO_PORTS;
-	slice = tuple_hash(p, p->out_dst, p->out_src, p->out_dport) % NAT_SLICES;
+	slice = tuple_hash(p, p->out_dst, p->out_src, p->out_dport, p->proto) % NAT_SLICES;
 	return r->ports + (n * NAT_CLASSES + class) * NAT_SLICES + slice;
 }
 

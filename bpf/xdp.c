@@ -286,7 +286,7 @@ out:
 	if (unlikely(reason)) {
 		int verdict = refuse(ctx, p, port, reason);
 
-		if (tapped && reason == REASON_REJECT && verdict != XDP_DROP)
+		if (tapped && verdict != XDP_DROP && verdict != XDP_PASS)
 			tap_departure(ctx, p, port->id, reason);
 		return verdict;
 	}

@@ -233,7 +233,7 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 	if err := p.setWorks(spec, g); err != nil {
 		return nil, err
 	}
-	if err := p.setNAT(spec, g, nat, shared, xdp, guard); err != nil {
+	if err := p.setNAT(spec, g, nat, shared); err != nil {
 		return nil, err
 	}
 	macs := spec.Maps[bpf.XDPMapMacs]

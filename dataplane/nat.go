@@ -2,12 +2,10 @@ package dataplane
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
@@ -182,29 +180,13 @@ func (n *natTables) close() {
 	n.ports.mem.close()
 }
 
-// natFunctions are those by which programs translate. Each is called from elsewhere only where have_nat is set.
-var natFunctions = []string{
-	"choose_destination", "choose_source", "enter_translation", "translate_headers", "pass_translated", "guard_translated",
-}
-
 // setNAT prepares a spec for what a generation translates, and adds its tables to the maps that its programs
 // share with others. Programs that never meet a translated flow have nothing of it.
-func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables, shared map[string]*ebpf.Map, programs ...string) error {
+func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables, shared map[string]*ebpf.Map) error {
 	have := p.nat.may || g.NAT != nil
 	if nat != nil {
 		for name, m := range nat.maps {
 			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
-		}
-	}
-	for _, name := range programs {
-		for _, function := range natFunctions {
-			at := slices.IndexFunc(spec.Programs[name].Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == function })
-			if have || at < 0 {
-				continue
-			}
-			if err := flowtable.ReplaceFunction(spec.Programs[name], function, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}); err != nil {
-				return err
-			}
 		}
 	}
 	for name, value := range map[string]any{
@@ -214,7 +196,10 @@ func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables,
 			return fmt.Errorf("set constant %s: %w", name, err)
 		}
 	}
-	return nil
+	if have {
+		return nil
+	}
+	return withoutNAT(spec)
 }
 
 // pipes are the ACLs of a generation by the functions that they replace, in the order in which their set

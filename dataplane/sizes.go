@@ -20,7 +20,7 @@ const (
 
 // Options say how large the tables are. They hold for the life of a Plane.
 type Options struct {
-	FlowsMax      int     // entries of both families together; 0 = 1,000,000
+	FlowsMax      int     // entries of both families together; 0 = 1,000,000. A translated flow has two
 	HalfOpenShare float64 // of FlowsMax that half-open flows may fill, in (0, 1]; 0 = 0.5
 	Rules         int     // rules of the first policy; the counters have room for twice as many, and 16,384 at least
 	EventRate     uint32  // events a second, per rule or reason, and CPU; 0 = 1000

@@ -60,7 +60,7 @@ type Compiled struct {
 	NAT                         *flowtable.NAT
 	NATRules                    []NATRuleInfo        // index = nat rule id, [0] is none; those of earlier policies are Gone, ids without a Name free
 	NATOrder                    [][]uint32           // ids of the policy's nat rules, in its order
-	NATDestinations, NATSources []flowtable.ACLEntry // in evaluation order; a verdict's rule is a nat rule's id
+	NATDestinations, NATSources []flowtable.ACLEntry // in evaluation order; a verdict's rule is a nat rule's id, 0 of what is exempt
 	MACs                        map[MAC]uint16       // identity of each MAC that the policy names, from 1
 	Tests                       []Test
 	Warnings                    Errors // of the policy and of its compilation

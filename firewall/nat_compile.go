@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
@@ -72,6 +73,9 @@ func (c *compiler) natRules() {
 			c.out.NATSources = append(c.out.NATSources, p.entries...)
 		}
 	}
+	if len(c.out.NATDestinations) > 0 {
+		c.out.NATDestinations = append(c.natExempt(), c.out.NATDestinations...)
+	}
 	c.out.NAT = b.out
 	if nat, err := c.out.NATBehind(nil); err != nil {
 		c.fail(Error{Msg: err.Error()})
@@ -79,6 +83,20 @@ func (c *compiler) natRules() {
 		c.out.NAT = nat
 	}
 	c.lintNAT(parts)
+}
+
+// natExempt makes the entries that answer before all nat rules for destinations, and with none: what the
+// gateway's configuration names as its management must not be cut off, nor the gateway's own DHCP.
+func (c *compiler) natExempt() []flowtable.ACLEntry {
+	exempt := slices.Clone(c.builtin.dhcp)
+	if !c.opts.Management.Override {
+		exempt = append(exempt, c.builtin.management...)
+	}
+	exempt = slices.DeleteFunc(exempt, func(e flowtable.ACLEntry) bool { return e.To == flowtable.Zones{} })
+	for i := range exempt {
+		exempt[i].Verdict = 0
+	}
+	return exempt
 }
 
 // NATBehind returns NAT with its pipes numbered for a program whose rules are in another, which may be nil

@@ -263,6 +263,49 @@ nat:
 	}
 }
 
+// No nat rule cuts the operator off, or the gateway from its DHCP server.
+func TestNATExemptsManagement(t *testing.T) {
+	const text = head + `zones: {lan: {ports: [a]}, wan: {ports: [b]}}
+nat:
+  - {name: everything, from: any, to: any, dnat: {to: 10.0.0.1}}
+`
+	for _, override := range []bool{false, true} {
+		c, err := compileText(t, text, CompileOptions{Now: day, Management: Management{
+			From: []Ref{{Name: "lan"}}, Services: []Ref{{Name: "tcp/22"}}, Override: override,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const lan, wan = 2, 3
+		managed := ""
+		if override {
+			managed = "everything"
+		}
+		for _, tt := range []struct {
+			name     string
+			from, to uint8
+			proto    uint8
+			port     uint16
+			want     string
+		}{
+			{"management", lan, zoneHost, 6, 22, managed}, {"from elsewhere", wan, zoneHost, 6, 22, "everything"},
+			{"not the gateway", lan, 0, 6, 22, "everything"}, {"another service", lan, zoneHost, 6, 80, "everything"},
+			{"not from a DHCP server", wan, zoneHost, 17, 68, "everything"},
+		} {
+			if got, _ := c.ask(true, tt.from, tt.to, tt.proto, "10.1.1.1", "10.1.1.254", tt.port); got != tt.want {
+				t.Errorf("override %v, %s: %q, want %q", override, tt.name, got, tt.want)
+			}
+		}
+		k := Key(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.7"), 17, 67, 68)
+		if k.From, k.To = wan, zoneHost; c.NAT.Destinations.Classify(&k, nil) != 0 {
+			t.Error("what a DHCP server sends to the gateway is translated")
+		}
+		if k.To = 0; c.NAT.Destinations.Classify(&k, nil) == 0 {
+			t.Error("what a DHCP server sends to others is not translated")
+		}
+	}
+}
+
 func TestNATWarnings(t *testing.T) {
 	const zones = head + `zones: {lan: {ports: [a], addresses: [10.0.0.0/8]}, wan: {ports: [b], untrusted: true}}
 sets: {none: {type: prefix, entries: []}, six: {type: prefix, entries: ["2001:db8::/32"]}}

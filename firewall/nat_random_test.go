@@ -11,6 +11,13 @@ import (
 // oracleNAT names the rule of one list that a packet meets, "" for none, from what the operator wrote. To is the
 // zone that the list is asked with.
 func oracleNAT(p *Policy, pk oraclePacket, destinations bool) string {
+	client, server := uint16(68), uint16(67)
+	if pk.src.Is6() {
+		client, server = 546, 547
+	}
+	if destinations && pk.to == NameHost && pk.proto == 17 && pk.sport == server && pk.dport == client {
+		return "" // the gateway's own DHCP
+	}
 	for _, r := range p.NAT {
 		if f := r.family(); f != 0 && (f == 4) != pk.src.Is4() {
 			continue

@@ -219,3 +219,44 @@ func TestReplacePipesRefusesTooMuch(t *testing.T) {
 		}
 	}
 }
+
+// The object's own program loads with three large pipes in it: rules in parts, and nat rules with sets.
+func TestReplacePipesOfObject(t *testing.T) {
+	kernelNeedsRoot(t)
+	spec, err := bpf.LoadXDP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables[bpf.XDPVarHaveNat].Set(uint8(1)); err != nil {
+		t.Fatal(err)
+	}
+	for name := range spec.Programs {
+		if name != bpf.XDPProgSoftdpu {
+			delete(spec.Programs, name)
+		}
+	}
+	s := aclSource{rand.New(rand.NewPCG(23, 23))}
+	var before []*ACL
+	for i, function := range []string{"classify", "nat_destinations", "nat_sources"} {
+		entries := aclLarge(s)
+		if i > 0 {
+			entries = entries[:500]
+			for j := range entries {
+				entries[j].Audit = false
+			}
+		}
+		a, err := CompileACLAfter(entries, before...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before = append(before, a)
+		if err := ReplacePipe(spec.Programs[bpf.XDPProgSoftdpu], function, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatal(kernelLog(err))
+	}
+	c.Close()
+}

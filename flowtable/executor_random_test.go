@@ -9,15 +9,23 @@ import (
 
 // Damaged frames of all kinds: nothing panics, each packet ends in one counter or leaves, flows add up.
 func TestEveryPacketIsAccountedFor(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { accountFor(t) })
+	t.Run("translated", func(t *testing.T) {
+		everything := forward(server4, 0, 0, natByConnection, natServer(inner4, 8080), natServer(neighbour, 0))
+		everything.when.Proto, everything.when.SrcPort = U8Range{0, 255}, U16Range{500, 65535}
+		accountFor(t, masquerade(4, zoneLAN, zoneWAN, 1000, 1200), masquerade(6, zoneLAN, zoneWAN, 1024, 65535), everything)
+	})
+}
+
+func accountFor(t *testing.T, nat ...natRow) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	r := newRig(t, func(c *Config) {
-		c.Ports[0].Flags |= PortFixChecksum
-		c.Classifier = rules(func(k *bpf.XDPClassifyKey, _ func(uint32)) uint32 {
-			return Verdict(uint32(1+k.Dport%9), uint32(k.Sport%5), uint32(k.Dport&3)<<28)
-		})
-	})
+	r := natRig(t, nat...)
+	r.ports[lanIf].Flags |= PortFixChecksum
+	r.Publish(10, rules(func(k *bpf.XDPClassifyKey, _ func(uint32)) uint32 {
+		return Verdict(uint32(1+k.Dport%9), uint32(k.Sport%5), uint32(k.Dport&3)<<28)
+	}), 9)
 	var seeds []packetIn
 	for _, s := range []side{fromClient4, fromServer4, fromClient6, fromServer6, toHost4, inline4, inlineBack4} {
 		udp, echo := s.udp(t, 1001, 53, 100), s.echo(t, true, 9)
@@ -47,6 +55,7 @@ func TestEveryPacketIsAccountedFor(t *testing.T) {
 			f = f[:rng.IntN(len(f)+1)]
 		}
 		if rng.IntN(1000) == 0 {
+			r.SetNAT(r.cfg.NAT)
 			r.Publish(uint32(11+i), r.cfg.Classifier, 9)
 		}
 		r.now += uint64(rng.IntN(int(second / 10)))
@@ -70,16 +79,23 @@ func TestEveryPacketIsAccountedFor(t *testing.T) {
 	if counted != passed || left+passed+r.Counters.Dropped() != packets {
 		t.Errorf("%d left, %d passed and counted %d, %d dropped: not %d", left, passed, counted, r.Counters.Dropped(), packets)
 	}
-	flows, half := int64(0), int64(0)
+	flows, half, aliases := int64(0), int64(0), int64(0)
 	for f := range r.Table().All() {
 		flows++
+		if f.NAT != nil {
+			aliases++
+		}
 		if halfOpen(f.State) {
 			half++
 		}
 	}
 	c := r.Table().Counters
-	if flows != r.Table().Flows() || half != r.Table().HalfOpen() {
-		t.Errorf("%d flows, %d half-open; counts say %d and %d; %+v", flows, half, r.Table().Flows(), r.Table().HalfOpen(), c)
+	if flows+aliases != r.Table().Flows() || half != r.Table().HalfOpen() || aliases != r.Table().State().Aliases {
+		t.Errorf("%d flows, %d translated, %d half-open; counts say %d, %d and %d; %+v", flows, aliases, half,
+			r.Table().Flows(), r.Table().State().Aliases, r.Table().HalfOpen(), c)
+	}
+	if (aliases > 0) != (len(nat) > 0) {
+		t.Errorf("%d flows are translated", aliases)
 	}
 	if left < packets/20 || passed < packets/100 || r.Counters.Reasons[bpf.XDPReasonREASON_FRAGMENT_OVERLAP].Packets == 0 {
 		t.Errorf("%d left, %d passed: the packets are too broken to tell anything", left, passed)

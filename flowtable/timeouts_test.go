@@ -24,7 +24,7 @@ func TestTimeoutsByProtocolAndState(t *testing.T) {
 		packet.ProtoGRE: ClassOther, packet.ProtoESP: ClassOther, packet.ProtoAH: ClassOther, packet.ProtoSCTP: ClassOther,
 		packet.ProtoNone: ClassOther, 4: ClassOther, 255: ClassOther,
 	} {
-		for state := bpf.XDPFlowStateFLOW_FREE + 1; state < bpf.XDPFlowStateFLOW_STATE_LEN; state++ {
+		for state := bpf.XDPFlowStateFLOW_FREE + 1; state < bpf.XDPFlowStateFLOW_ALIAS; state++ {
 			if (class == ClassTCP) == (state == bpf.XDPFlowStateFLOW_NEW || state == bpf.XDPFlowStateFLOW_REPLIED) {
 				continue // no flow of this protocol is ever in it
 			}

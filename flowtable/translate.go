@@ -50,6 +50,17 @@ func (d *edit) correctUDP(b []byte) {
 	d.putWord(b, is)
 }
 
+// Translate writes the addresses and ports of out, in the packet's direction, into a frame and corrects its
+// checksums; of an ICMP error into the packet inside, too. It reports false for what is no well-formed IP packet.
+func Translate(frame []byte, out *Tuple) bool {
+	var p packet.Parsed
+	if p.Decode(frame) != packet.OK || p.EtherType != packet.EtherTypeIPv4 && p.EtherType != packet.EtherTypeIPv6 {
+		return false
+	}
+	translate(&p, out, XlatSource|XlatDestination)
+	return true
+}
+
 // translate writes what the packet leaves with: those of out's addresses and ports that parts (XLAT_*)
 // names. Of an ICMP error it writes the packet inside as well, and always whole.
 func translate(p *packet.Parsed, out *Tuple, parts uint8) {

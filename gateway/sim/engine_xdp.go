@@ -167,7 +167,8 @@ func (e *xdpEngine) process(now uint64, ifindex uint32, frame []byte, route flow
 	case verdict == xdpTX:
 		out.verdict, out.frame = Answer, e.out[:n]
 	case verdict == xdpPass:
-		out.verdict, out.frame = Pass, e.out[:n]
+		// What stands in front of it is for the kernel. A packet that is passed up is as long as it was.
+		out.verdict, out.frame = Pass, e.out[max(0, n-len(frame)):n]
 	case out.reason != bpf.XDPReasonREASON_NONE:
 		out.verdict = Drop
 	case verdict == xdpRedirect || verdict == xdpAborted:

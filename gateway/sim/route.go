@@ -121,7 +121,8 @@ func (s *Sim) hop(r *Route) (bpf.XDPNexthop, error) {
 	}
 	if r.VLAN != 0 {
 		hop.Zone = at.vlans[r.VLAN]
-		hop.Dst |= uint64(r.VLAN<<8|r.VLAN>>8) << 48
+		hop.Vlan = r.VLAN<<8 | r.VLAN>>8
+		hop.Dst |= uint64(hop.Vlan) << 48
 	}
 	if r.MAC == [6]byte{} {
 		hop.State = flowtable.NexthopPending

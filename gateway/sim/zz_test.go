@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"hash/fnv"
 	"os"
 	"strconv"
 	"strings"
@@ -25,10 +26,15 @@ func TestZZ(t *testing.T) {
 	r.st = st
 	text := ""
 	fails := 0
+	h := fnv.New64a()
 	for range 10000 {
 		p, want, err := st.Next()
 		if err != nil {
 			t.Fatal(err)
+		}
+		fmt.Fprintf(h, "%s %x %v %x\n", p.Port, p.Frame, r.got.Reason, r.got.Frame)
+		if p.Index%1000 == 999 {
+			fmt.Printf("digest %d %x\n", p.Index, h.Sum64())
 		}
 		if p.New != nil {
 			text = p.New.Text

@@ -7,7 +7,7 @@ func (o *Oracle) Behind(port string, frame []byte) ([]byte, bool) {
 	if reason != "nat-untranslated" {
 		return nil, false
 	}
-	return p.rewritten(seen(p, f.outer.reverse()), p.offset != 0), true
+	return p.rewritten(seen(p, f.outer.reverse()), p.offset != 0, false), true
 }
 
 // Before returns a frame of the opener of a translated flow as it leaves, to arrive once more. False: it is of
@@ -17,7 +17,7 @@ func (o *Oracle) Before(port string, frame []byte) ([]byte, bool) {
 	if f == nil || f.outer == nil || reason != "" || p.about != f.original {
 		return nil, false
 	}
-	return p.rewritten(seen(p, *f.outer), p.offset != 0), true
+	return p.rewritten(seen(p, *f.outer), p.offset != 0, false), true
 }
 
 func seen(p *packet, k key) leaving {

@@ -108,6 +108,9 @@ func (o *Oracle) open(p *packet, op Opening, j Judgement, outer key) *flow {
 	}
 	for _, k := range []key{f.original, f.original.reverse(), outer, outer.reverse()} {
 		o.marks[mark{k.src, k.sport, k.proto}] = true
+		if k == outer || o.device(k.src) {
+			o.marks[mark{port: k.sport, proto: k.proto}] = true
+		}
 	}
 	o.employ(f, j)
 	if p.proto == protoTCP {

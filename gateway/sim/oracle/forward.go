@@ -8,11 +8,7 @@ import (
 
 // forward sends a packet on its way. Cause says why it goes to the kernel instead, "" if it does not.
 func forward(p *packet, f *flow, h hop, cause string, fromOpener, later bool) Verdict {
-	l := f.leaves(p.about, fromOpener)
-	if cause != "" {
-		l = l.destinationOnly(p.about)
-	}
-	p.frame = p.rewritten(l, later)
+	p.frame = p.rewritten(f.leaves(p.about, fromOpener), later, cause != "")
 	v := Verdict{Verdict: Forward, Rule: f.rule, Out: firewall.NameHost, Pass: cause, State: f.state, Frame: p.frame}
 	v.Flow = f.name()
 	v.Later = later

@@ -36,6 +36,9 @@ func (o *Oracle) destinationRule(op Opening) *firewall.NATRule {
 	if r := o.world.Route(op.Dst); r != nil && r.Kind == RouteHost {
 		op.To = firewall.NameHost
 	}
+	if o.dhcp(op) || !o.world.Management.Override && o.managed(op) {
+		return nil // not to be cut off
+	}
 	for i := range o.policy.NAT {
 		r := &o.policy.NAT[i]
 		switch r.Kind {
@@ -83,6 +86,15 @@ func (o *Oracle) sourceRule(op Opening) *firewall.NATRule {
 	return nil
 }
 
+// Rules returns the nat rules that an opening packet between routed zones meets; nil where none translates it.
+func (o *Oracle) Rules(op Opening) (source, destination *firewall.NATRule) {
+	destination = o.destinationRule(op)
+	if source = o.sourceRule(op); source != nil && source.Kind == firewall.NATKeep {
+		source = nil
+	}
+	return source, destination
+}
+
 // asks reports whether a nat rule is about an opening packet.
 func (o *Oracle) asks(r *firewall.NATRule, op Opening) bool {
 	return o.selects(&r.From, op.From, op.Src, &op.MAC) && o.selects(&r.To, op.To, op.Dst, nil) &&
@@ -106,6 +118,11 @@ func (o *Oracle) masquerade(h hop, is4 bool) (netip.Addr, bool) {
 		return d.IP6, d.IP6.IsValid()
 	}
 	return netip.Addr{}, false
+}
+
+// device reports whether masquerading may write an address.
+func (o *Oracle) device(a netip.Addr) bool {
+	return slices.ContainsFunc(o.world.Devices, func(d Device) bool { return d.IP4 == a || d.IP6 == a })
 }
 
 // made reports whether the executor opened a flow that is translated. One that it refused to open again is

@@ -31,15 +31,10 @@ func (f *flow) leaves(came key, fromOpener bool) leaving {
 	return l
 }
 
-// destinationOnly is what the kernel gets of a packet that it is to carry on.
-func (l leaving) destinationOnly(came key) leaving {
-	l.src, l.sport, l.source = came.src, came.sport, false
-	return l
-}
-
 // rewritten returns the frame with the addresses and ports of l, every checksum made anew but those of a
-// packet that arrived with a wrong one: it keeps what it was wrong by.
-func (p *packet) rewritten(l leaving, later bool) []byte {
+// packet that arrived with a wrong one: it keeps what it was wrong by. If it is to be carried on by the kernel,
+// which takes no packet from an address of its own, the source stays; inside an error all is written.
+func (p *packet) rewritten(l leaving, later, kernel bool) []byte {
 	out := slices.Clone(p.frame)
 	if !l.source && !l.destination {
 		return out
@@ -55,6 +50,9 @@ func (p *packet) rewritten(l leaving, later bool) []byte {
 		if l.destination {
 			outside.dst = l.dst
 		}
+	}
+	if kernel {
+		outside.src, outside.sport = p.src, p.about.sport
 	}
 	sum := summed(p.proto, l4, false)
 	if later {

@@ -16,16 +16,24 @@ type translation struct {
 
 // affinity is what one choice must be the same for.
 type affinity struct {
-	rule string
-	src  netip.Addr
-	dst  netip.AddrPort
+	rule     string
+	src, dst netip.Addr
+	proto    uint8
 }
 
-// mark is an end of a flow whose port may be taken.
+// mark is an end of a flow whose port may be taken. Masquerading has the same marks for all its addresses,
+// under none.
 type mark struct {
 	addr  netip.Addr
 	port  uint16
 	proto uint8
+}
+
+func markOf(r *firewall.NATRule, k key) mark {
+	if r.Kind == firewall.NATSource {
+		return mark{k.src, k.sport, k.proto}
+	}
+	return mark{port: k.sport, proto: k.proto}
 }
 
 // translateDestination is section 15, step 3.
@@ -74,7 +82,7 @@ func (o *Oracle) server(p *packet, r *firewall.NATRule, c *Choice) (firewall.NAT
 		return all[0], fmt.Sprintf("%s is none of the servers of rule %q that take flows", c.Routed, r.Name)
 	}
 	if !r.ByConnection {
-		at := affinity{rule: r.Name, src: p.src, dst: netip.AddrPortFrom(p.dst, 0)}
+		at := affinity{rule: r.Name, src: p.src, dst: p.dst, proto: p.proto}
 		if before, ok := o.servers[at]; ok && before != chosen.Address {
 			return *chosen, fmt.Sprintf("%s has had server %s of rule %q, and now has %s", p.src, before, r.Name, chosen.Address)
 		}
@@ -129,10 +137,18 @@ func (o *Oracle) unchosen(p *packet, r *firewall.NATRule, t *translation, c *Cho
 		t.wrong = fmt.Sprintf("rule %q has an address for %s, and no translated flow was made", r.Name, p.src)
 		return ""
 	}
+	if t.outer.src == t.outer.dst || t.outer == p.key().reverse() {
+		return "nat-conflict"
+	}
 	if f := o.owner(t.outer); f != nil && !(f.outer != nil && *f.outer == t.outer && f.original == p.key()) {
 		return "nat-conflict"
 	}
 	return ""
+}
+
+// taken reports whether a flow's outer tuple cannot be k: it is another's, or the flow's own before it.
+func (o *Oracle) taken(k, own key) bool {
+	return k == own || k == own.reverse() || o.owner(k) != nil
 }
 
 // owner returns whose tuple k is, in either direction, original or outer; nil if it is nobody's.
@@ -157,8 +173,11 @@ func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c
 		t.outer.src = r.Pool.First
 		return
 	case !c.made():
-		// Nobody knows which it would have been, but that there is a reason if it is refused.
-		t.outer.src = before
+		// Nobody knows which it would have been, but that there is a reason if it is refused, and that it is
+		// the sender's own if nothing is translated.
+		if t.outer.src = before; !known && c != nil && c.Reason != "nat-exhausted" && c.Reason != "nat-conflict" && between(r.Pool.First, p.src, r.Pool.Last) {
+			t.outer.src = p.src
+		}
 		return
 	case !between(r.Pool.First, c.Src.Addr(), r.Pool.Last):
 		t.wrong = fmt.Sprintf("%s is not of the pool of rule %q", c.Src.Addr(), r.Name)
@@ -176,40 +195,41 @@ func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *C
 	default:
 		return o.unchosen(p, r, t, c)
 	}
+	switch {
+	case t.outer == p.key():
+		return ""
+	case t.outer.src == t.outer.dst:
+		return "nat-conflict"
+	}
 	first, last := int(r.Ports.First), int(r.Ports.Last)
 	if !c.made() {
-		switch same := t.outer; {
-		case c.refused("nat-exhausted") && o.mayBeExhausted(r, *t):
+		if c.refused("nat-exhausted") && o.mayBeExhausted(r, *t, p.key()) || t.outer.src.IsValid() && o.exhausted(first, last, t.outer, p.key()) {
 			return "nat-exhausted"
-		case t.outer.src.IsValid() && o.exhausted(first, last, t.outer):
-			return "nat-exhausted"
-		case same == p.key(): // its own address and port
-			return ""
 		}
 		t.wrong = fmt.Sprintf("ports of %s for rule %q are free, and no translated flow was made", t.outer.src, r.Name)
 		return ""
 	}
 	port := int(c.Src.Port())
-	switch same := (mark{t.outer.src, t.outer.sport, p.proto}); {
+	switch same := markOf(r, t.outer); {
 	case c.Src.Addr() != t.outer.src:
 		t.wrong = fmt.Sprintf("rule %q translates to %s, not to %s", r.Name, t.outer.src, c.Src.Addr())
 	case port < first || last < port:
 		t.wrong = fmt.Sprintf("port %d is not of rule %q", port, r.Name)
 	case port != int(same.port) && first <= int(same.port) && int(same.port) <= last && !o.marks[same]:
-		t.wrong = fmt.Sprintf("port %d became %d, and nobody has it on %s", same.port, port, same.addr)
+		t.wrong = fmt.Sprintf("port %d became %d, and nobody has it on %s", same.port, port, t.outer.src)
 	}
 	t.outer.sport = c.Src.Port()
-	if o.owner(t.outer) != nil && t.wrong == "" {
+	if o.taken(t.outer, p.key()) && t.wrong == "" {
 		t.wrong = fmt.Sprintf("port %d of %s is another flow's", port, t.outer.src)
 	}
 	return ""
 }
 
-// exhausted reports whether each port is another flow's with the same other end.
-func (o *Oracle) exhausted(first, last int, outer key) bool {
+// exhausted reports whether each port is taken with the same other end.
+func (o *Oracle) exhausted(first, last int, outer, own key) bool {
 	for port := first; port <= last; port++ {
 		outer.sport = uint16(port)
-		if o.owner(outer) == nil {
+		if !o.taken(outer, own) {
 			return false
 		}
 	}
@@ -222,14 +242,14 @@ const tries = 8
 // mayBeExhausted reports whether each port of some address of the rule has been somebody's, with whatever other
 // end: remote ends share the marks of what is taken. Under a new policy nothing is marked, and ports that are in
 // use are found by trying.
-func (o *Oracle) mayBeExhausted(r *firewall.NATRule, t translation) bool {
+func (o *Oracle) mayBeExhausted(r *firewall.NATRule, t translation, own key) bool {
 	all := func(a netip.Addr) bool {
 		marked, used := true, 0
 		for port := int(r.Ports.First); port <= int(r.Ports.Last); port++ {
-			marked = marked && o.marks[mark{a, uint16(port), t.outer.proto}]
 			outer := t.outer
 			outer.src, outer.sport = a, uint16(port)
-			if o.owner(outer) != nil {
+			marked = marked && o.marks[markOf(r, outer)]
+			if o.taken(outer, own) {
 				used++
 			}
 		}

@@ -53,11 +53,11 @@ func prefixes(text ...string) []netip.Prefix {
 	return out
 }
 
-// newLayout draws two to four ports: routed, inline, or two of each.
-func newLayout(r *rand.Rand) *layout {
+// newLayout draws two to four ports: of kind 0 routed, of kind 1 inline, of kind 2 two of each.
+func newLayout(r *rand.Rand, kind int) *layout {
 	l := &layout{world: oracle.World{Ethertypes: ethertypes, Now: clock}}
 	routed, pairs := 2+r.IntN(3), 0
-	switch r.IntN(3) {
+	switch kind {
 	case 1:
 		routed, pairs = 0, 1+r.IntN(2)
 	case 2:

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/softdpu/softdpu/gateway/sim/oracle"
 )
 
-// devices gives most segments the addresses that masquerading uses.
+// devices gives segments the addresses that masquerading uses, but for some: the last one has none of IPv6.
 func (l *layout) devices(r *rand.Rand) {
+	defer func() { l.world.Devices[len(l.world.Devices)-1].IP6 = netip.Addr{} }()
 	for i := range l.segments {
 		s := &l.segments[i]
 		if s.peer != -1 {
@@ -205,11 +207,30 @@ func (w *author) natRules(old []string) []string {
 		}
 	}
 	if len(old) == 0 {
-		rules = append(rules, w.toGateway())
+		rules = w.usualRules()
 	}
-	for want := 3 + w.r.IntN(12); len(rules) < want; {
+	for want := 5 + w.r.IntN(12); len(rules) < want; {
 		at := w.r.IntN(len(rules) + 1)
 		rules = append(rules[:at], append([]string{w.natRule()}, rules[at:]...)...)
 	}
 	return rules
+}
+
+// usualRules are those that a stream begins with: without them some refusals would be rare.
+func (w *author) usualRules() []string {
+	var all []string
+	few := w.r.IntN(60000) + 1024
+	for i := range w.segments {
+		if s := &w.segments[i]; s.peer == -1 {
+			all = append(all, fmt.Sprintf("{name: few%d, from: any, to: %s, service: [udp, icmp, icmpv6], masquerade: {ports: %d-%d}}", i, s.zone, few, few+2))
+			break
+		}
+	}
+	all = append(all, w.toGateway())
+	for i, zone := range w.zones {
+		if slices.ContainsFunc(w.segments, func(s segment) bool { return s.zone == zone && s.peer == -1 }) {
+			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {}}", i, zone))
+		}
+	}
+	return all
 }

@@ -81,13 +81,13 @@ type step struct {
 // fewer than it has packets.
 func NewStream(seed uint64, opts Options) (*Stream, error) {
 	r := rand.New(rand.NewPCG(seed, 0x50f7d90))
-	l := newLayout(r)
+	l := newLayout(r, int(seed%3)) // a few streams in a row have all kinds
 	s := &Stream{
 		layout: l, smith: newSmith(l), author: newAuthor(l, r), Seed: seed, World: l.world, Tally: NewTally(), r: r,
 		now: time.Hour, choose: opts.Choose,
 	}
 	known := recipes
-	if s.translates = opts.Choose != nil && routed(l) && !chance(r, 4); s.translates {
+	if s.translates = opts.Choose != nil && routed(l); s.translates {
 		known = slices.Concat(recipes, natRecipes)
 	}
 	for _, c := range known {
