@@ -196,7 +196,7 @@ __noinline int translate_headers(struct xdp_md *ctx, struct packet *p, __u32 bar
 		if ((void *)(h + 4) > data_end)
 			return REASON_INTERNAL;
 		ports = exchange_half(&h[0], p->out_sport) + exchange_half(&h[1], p->out_dport);
-		if (h[3] || p->family == 6)
+		if (h[3])
 			h[3] = bare ? fold(sum + h[3]) : grown_not_0(h[3], sum + ports);
 		return REASON_NONE;
 	case IPPROTO_ICMP:

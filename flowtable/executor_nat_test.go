@@ -324,6 +324,12 @@ func TestForwarding(t *testing.T) {
 			t.Errorf("rule %d", res.Rule)
 		}
 	})
+	t.Run("not what is to a group", func(t *testing.T) {
+		row := forward(outer4, 17, 5353, 0, natServer(inner4, 0))
+		row.when.Dst = nil
+		r := natRig(t, row)
+		r.want(lanIf, right(side{lanIf, client4, net.IP{224, 0, 0, 251}}.udp(t, 5353, 5353, 9)), Pass, reasonNone)
+	})
 	t.Run("to nobody", func(t *testing.T) {
 		r := natRig(t, forward(public4, 0, 0, 0))
 		r.passes(wanIf, side{wanIf, server4, client4}.udp(t, 1, 2, 3), 1, end{server4, 1}, end{client4, 2})

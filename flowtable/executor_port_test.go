@@ -81,6 +81,55 @@ func TestPortChoice(t *testing.T) {
 	}
 }
 
+// A tuple that another flow has, though no bit says so, is a try; after NAT_TRIES of them there is no port.
+func TestPortTries(t *testing.T) {
+	for _, others := range []int{7, 8} {
+		r := natRig(t, masquerade(4, zoneLAN, zoneWAN, 1024, 65535))
+		original := fromClient4.tuple(17, 5000, 53)
+		k := keyOf(&original)
+		h := r.Table().hash(&k)
+		used := map[uint16]bool{}
+		var port uint16
+		for i := range others + 1 {
+			port = uint16(5000)
+			if i > 0 {
+				for port = uint16(h + uint32(i)*40503); port < 1024 || used[port]; port++ {
+				}
+			}
+			used[port] = true
+			if i < others {
+				opened(r.Table(), side{lanIf, outer4, server4}.tuple(17, port, 53), bpf.XDPFlowStateFLOW_REPLIED, Tick(r.now))
+			}
+		}
+		frame := right(fromClient4.udp(t, 5000, 53, 9))
+		if others == 8 {
+			r.want(lanIf, frame, Drop, natExhausted)
+			continue
+		}
+		r.passes(lanIf, frame, 2, end{outer4, port}, end{server4, 53})
+		// What was tried is now known to be taken, for whoever comes next.
+		next := r.want(lanIf, right(side{lanIf, neighbour, server4}.udp(t, 5000, 53, 9)), Forward, reasonNone)
+		if used[next.Outer.SrcPort] {
+			t.Errorf("port %d was given to another", next.Outer.SrcPort)
+		}
+	}
+}
+
+// The tuple that a flow becomes cannot be its own, the other way round.
+func TestPortOfAnEcho(t *testing.T) {
+	row := masquerade(4, zoneLAN, zoneLAN, 1024, 65535)
+	row.rule.Kind, row.rule.Address = uint8(bpf.XDPNatKindNAT_SOURCE), wordsOf(public4)
+	r := natRig(t, row, forward(public4, 17, 5000, 0, natServer(client4, 5000)))
+	frame := right(side{lanIf, client4, public4}.udp(t, 5000, 5000, 9))
+	res := r.want(lanIf, frame, Forward, reasonNone)
+	port := res.Outer.SrcPort
+	if port == 5000 {
+		t.Fatal("the flow is its own alias")
+	}
+	r.passes(lanIf, frame, 1, end{public4, port}, end{client4, 5000})
+	r.passes(lanIf, side{lanIf, client4, public4}.udp(t, 5000, port, 9), 1, end{public4, 5000}, end{client4, 5000})
+}
+
 // One address serves one server's port with every port that it may use, to the last, and again once flows end.
 func TestAllPortsOfAnAddress(t *testing.T) {
 	const ports = 64512

@@ -334,3 +334,29 @@ func TestAliasesAllocateNothing(t *testing.T) {
 		t.Errorf("left: %+v", table.State())
 	}
 }
+
+// Translated says of every translated flow, in the groups and beside them, by which rules it is.
+func TestTranslatedNamesRules(t *testing.T) {
+	table := newTable(t, TableConfig{Groups4: 4, Groups6: 1, FlowsMax: 200, HalfOpenMax: 200, OverflowMax: 200})
+	rng := rand.New(rand.NewPCG(3, 3))
+	for i := range uint32(30) {
+		original := randomTuple(rng, uint8(4+2*(i%2)))
+		if i%3 == 0 {
+			opened(table, original, bpf.XDPFlowStateFLOW_REPLIED, 1)
+			continue
+		}
+		if result, ok := translated(table, original, randomOuter(rng, original), bpf.XDPFlowStateFLOW_REPLIED, 1, natNoPorts); result != aliasMade || !ok {
+			t.Fatalf("flow %d is not made: %v", i, result)
+		}
+	}
+	n := 0
+	table.Translated(func(source, destination uint32) {
+		n++
+		if source != 11 || destination != 12 {
+			t.Errorf("a flow is translated by %d and %d", source, destination)
+		}
+	})
+	if n != 20 || len(table.overflow6) == 0 {
+		t.Errorf("%d flows are translated, %d of IPv6 stand beside the groups", n, len(table.overflow6))
+	}
+}

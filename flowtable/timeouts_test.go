@@ -24,8 +24,8 @@ func TestTimeoutsByProtocolAndState(t *testing.T) {
 		packet.ProtoGRE: ClassOther, packet.ProtoESP: ClassOther, packet.ProtoAH: ClassOther, packet.ProtoSCTP: ClassOther,
 		packet.ProtoNone: ClassOther, 4: ClassOther, 255: ClassOther,
 	} {
-		for state := bpf.XDPFlowStateFLOW_FREE + 1; state < bpf.XDPFlowStateFLOW_STATE_LEN; state++ {
-			if (class == ClassTCP) == (state == bpf.XDPFlowStateFLOW_NEW || state == bpf.XDPFlowStateFLOW_REPLIED) || state == bpf.XDPFlowStateFLOW_ALIAS {
+		for state := bpf.XDPFlowStateFLOW_FREE + 1; state < bpf.XDPFlowStateFLOW_ALIAS; state++ {
+			if (class == ClassTCP) == (state == bpf.XDPFlowStateFLOW_NEW || state == bpf.XDPFlowStateFLOW_REPLIED) {
 				continue // no flow of this protocol is ever in it
 			}
 			for _, family := range []uint8{4, 6} {

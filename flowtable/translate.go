@@ -50,6 +50,17 @@ func (d *edit) correctUDP(b []byte) {
 	d.putWord(b, is)
 }
 
+// Translate writes the addresses and ports of out, in the packet's direction, into a frame and corrects its
+// checksums; of an ICMP error into the packet inside, too. It reports false for what is no well-formed IP packet.
+func Translate(frame []byte, out *Tuple) bool {
+	var p packet.Parsed
+	if p.Decode(frame) != packet.OK || p.EtherType != packet.EtherTypeIPv4 && p.EtherType != packet.EtherTypeIPv6 {
+		return false
+	}
+	translate(&p, out, XlatSource|XlatDestination)
+	return true
+}
+
 // translate writes what the packet leaves with: those of out's addresses and ports that parts (XLAT_*)
 // names. Of an ICMP error it writes the packet inside as well, and always whole.
 func translate(p *packet.Parsed, out *Tuple, parts uint8) {
@@ -65,7 +76,7 @@ func translate(p *packet.Parsed, out *Tuple, parts uint8) {
 	case packet.ProtoICMPv6:
 		putICMP(p, b, out, parts, &d)
 	case packet.ProtoTCP, packet.ProtoUDP:
-		putPorts(b, p.Proto, out, parts, p.Family == 4, &d)
+		putPorts(b, p.Proto, out, parts, &d)
 	case packet.ProtoUDPLite:
 		if len(b) >= 8 {
 			d.correctUDP(b[6:])
@@ -97,9 +108,9 @@ func putAddresses(ip []byte, out *Tuple, parts uint8) (pseudo, header edit) {
 	return pseudo, header
 }
 
-// putPorts writes the ports of TCP and UDP, and corrects the checksum where there is one: UDP's 0 may be none,
+// putPorts writes the ports of TCP and UDP, and corrects the checksum where there is one: UDP's 0 is none,
 // and an ICMP error may quote too little of TCP. D is what changed in the pseudo-header.
-func putPorts(b []byte, proto uint8, out *Tuple, parts uint8, zeroIsNone bool, d *edit) {
+func putPorts(b []byte, proto uint8, out *Tuple, parts uint8, d *edit) {
 	if parts&XlatSource != 0 {
 		d.putWord(b, out.SrcPort)
 	}
@@ -108,7 +119,7 @@ func putPorts(b []byte, proto uint8, out *Tuple, parts uint8, zeroIsNone bool, d
 	}
 	switch {
 	case proto == packet.ProtoUDP:
-		if b[6]|b[7] != 0 || !zeroIsNone {
+		if b[6]|b[7] != 0 {
 			d.correctUDP(b[6:])
 		}
 	case len(b) >= tcpLen:
@@ -146,7 +157,7 @@ func translateInside(p *packet.Parsed, out *Tuple) edit {
 	b, d := p.Frame[in.L4:p.End], pseudo
 	switch {
 	case in.Proto == packet.ProtoTCP, in.Proto == packet.ProtoUDP:
-		putPorts(b, in.Proto, &quoted, both, true, &d)
+		putPorts(b, in.Proto, &quoted, both, &d)
 	case in.Kind == packet.Query:
 		d.putWord(b[4:], quoted.SrcPort)
 		d.correct(b[2:])

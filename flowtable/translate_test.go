@@ -127,7 +127,7 @@ func randomPacket(rng *rand.Rand, family, proto uint8, t *Tuple, reply bool) []b
 	case 17:
 		grow(8)
 		binary.BigEndian.PutUint16(l4[4:], uint16(len(l4)))
-		if zero = family == 4 && rng.IntN(3) == 0; !zero {
+		if zero = rng.IntN(3) == 0; !zero {
 			l4[6] = 1
 		}
 	case 136:

@@ -11,6 +11,10 @@ func TestFilter(t *testing.T) {
 	web := &Flow{
 		Family: 4, Proto: "tcp", SrcIP: netip.MustParseAddr("10.20.1.7"), SrcPort: 40000, DestIP: netip.MustParseAddr("203.0.113.5"), DestPort: 443,
 		From: "lan", To: "wan", State: "established", Tier: "xdp", Rule: "pos-pays",
+		NAT: &FlowNAT{
+			SrcIP: netip.MustParseAddr("198.51.100.9"), SrcPort: 1024, DestIP: netip.MustParseAddr("10.30.0.5"), DestPort: 8443,
+			SourceRule: "branch", DestinationRule: "www",
+		},
 	}
 	ping := &Flow{
 		Family: 6, Proto: "icmpv6", SrcIP: netip.MustParseAddr("fd10:1::2"), SrcPort: 7, DestIP: netip.MustParseAddr("fd10:2::2"),
@@ -24,7 +28,15 @@ func TestFilter(t *testing.T) {
 		{"  ", true, true},
 		{"src 10.0.0.0/8 and dport 443", true, false},
 		{"src 10.20.1.99/24", true, false}, // bits behind the prefix are not asked
-		{"dst 10.0.0.0/8", false, false},
+		{"dst 10.20.0.0/16", false, false},
+		{"dst 10.30.0.5 and src 198.51.100.9", true, false}, // translated
+		{"host 198.51.100.9 and host 10.20.1.7", true, false},
+		{"dst 198.51.100.9 or src 10.30.0.5", false, false},
+		{"sport 1024 and dport 8443", true, false},
+		{"sport 8443 or dport 1024", false, false},
+		{"nat branch and nat www", true, false},
+		{"nat ping", false, false},
+		{"not nat www", false, true},
 		{"host fd10:2::2", false, true},
 		{"host 203.0.113.5", true, false},
 		{"src fd10:1::/64 or proto tcp", true, true},

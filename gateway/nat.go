@@ -206,11 +206,11 @@ func natPoolAddress(rule *bpf.XDPNatRule, n int) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-// natNotes says which addresses will have no port left soon.
-func natNotes(rules []NATRuleStatus) (notes []string) {
+// NATNotes says which rules' addresses will have no port left soon.
+func NATNotes(rules []NATRuleStatus) (notes []string) {
 	for i := range rules {
 		if r := &rules[i]; r.FullestPercent > natNearlyFull {
-			notes = append(notes, fmt.Sprintf("nat rule %s: %.0f %% of the ports of an address are in use (%s): new flows will be refused (nat-exhausted): give it more addresses or ports",
+			notes = append(notes, fmt.Sprintf("nat rule %s: %.0f %% of the ports of an address are in use (%s): when all are, new flows are refused (nat-exhausted)",
 				r.Name, r.FullestPercent, r.FullestOf))
 		}
 	}

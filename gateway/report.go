@@ -253,7 +253,7 @@ func (r *reporter) status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Notes = append(s.Notes, natNotes(nat.Rules)...)
+	s.Notes = append(s.Notes, NATNotes(nat.Rules)...)
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err

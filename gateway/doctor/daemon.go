@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/softdpu/softdpu/gateway"
@@ -87,8 +88,28 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 		}
 		e.crew(crew)
 	}
+	nat := e.translation(ctx, socket, &s.Table)
 	for _, n := range s.Notes {
-		e.find(Info, "note", "", "%s", n)
+		if !slices.Contains(nat, n) {
+			e.find(Info, "note", "", "%s", n)
+		}
 	}
 	return s
+}
+
+// translation looks for addresses that will have no port left soon, and returns what it found.
+func (e *examination) translation(ctx context.Context, socket string, table *gateway.TableStatus) []string {
+	if table.Translated == 0 {
+		return nil
+	}
+	s, err := gateway.NewClient(socket).NAT(ctx)
+	if err != nil {
+		e.find(Warning, "daemon", "", "%v", err)
+		return nil
+	}
+	notes := gateway.NATNotes(s.Rules)
+	for _, n := range notes {
+		e.find(Warning, "nat-ports", "give it more addresses or ports; `softdpu flows --filter 'nat NAME'` shows who has them", "%s", n)
+	}
+	return notes
 }

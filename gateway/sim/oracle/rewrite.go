@@ -54,7 +54,7 @@ func (p *packet) rewritten(l leaving, later, kernel bool) []byte {
 	if kernel {
 		outside.src, outside.sport = p.src, p.about.sport
 	}
-	sum := summed(p.proto, p.is4(), l4, false)
+	sum := summed(p.proto, l4, false)
 	if later {
 		sum = nil
 	}
@@ -81,7 +81,7 @@ func requote(inner []byte, is4 bool, l leaving) {
 		proto, rest = c.proto, c.rest
 	}
 	ports := l.reverse()
-	keep(summed(proto, is4, rest, true), is4, inner, rest, func() {
+	keep(summed(proto, rest, true), is4, inner, rest, func() {
 		writeAddresses(inner, ports.src, ports.dst)
 		writePorts(proto, rest, ports)
 	})
@@ -126,14 +126,14 @@ type checksum struct {
 
 // summed returns the checksum that a change of addresses or ports is to be made good in; nil if there is none.
 // Quoted headers may be cut.
-func summed(proto uint8, is4 bool, l4 []byte, quoted bool) *checksum {
+func summed(proto uint8, l4 []byte, quoted bool) *checksum {
 	switch proto {
 	case protoTCP:
 		if len(l4) >= 20 {
 			return &checksum{at: 16, pseudo: true}
 		}
 	case protoUDP:
-		if len(l4) >= 8 && (l4[6] != 0 || l4[7] != 0 || !is4 && !quoted) {
+		if len(l4) >= 8 && (l4[6] != 0 || l4[7] != 0) {
 			return &checksum{at: 6, pseudo: true, udp: true}
 		}
 	case protoICMP:

@@ -173,8 +173,11 @@ func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c
 		t.outer.src = r.Pool.First
 		return
 	case !c.made():
-		// Nobody knows which it would have been, but that there is a reason if it is refused.
-		t.outer.src = before
+		// Nobody knows which it would have been, but that there is a reason if it is refused, and that it is
+		// the sender's own if nothing is translated.
+		if t.outer.src = before; !known && c != nil && c.Reason != "nat-exhausted" && c.Reason != "nat-conflict" && between(r.Pool.First, p.src, r.Pool.Last) {
+			t.outer.src = p.src
+		}
 		return
 	case !between(r.Pool.First, c.Src.Addr(), r.Pool.Last):
 		t.wrong = fmt.Sprintf("%s is not of the pool of rule %q", c.Src.Addr(), r.Name)
