@@ -88,6 +88,7 @@ var stateNames = [XDPFlowStateFLOW_STATE_LEN]string{
 	XDPFlowStateFLOW_TIME_WAIT:    "time-wait",
 	XDPFlowStateFLOW_CLOSED:       "closed",
 	XDPFlowStateFLOW_REPLIED:      "replied",
+	XDPFlowStateFLOW_ALIAS:        "alias",
 }
 
 // String returns the kebab-case name of a flow's state.

@@ -4,7 +4,8 @@
  * xdp.c: the packet path. docs/PACKET-PATH.md says what each step does and in which order.
  *
  *   dispatch -> softdpu: arrive - parse - fragments - find - (miss: route, judge, open) - known - send,
- *     or hand_over() to a worker (work.h)
+ *     or hand_over() to a worker (work.h). A policy that translates has miss_translated() in the place of
+ *     miss(), and translate() before send() has rewritten anything
  *   guard_dispatch -> guard: what the kernel sends by our ports (guard.h)
  *   softdpu_tapped, guard_tapped: the same while somebody captures (tap.h)
  *   mark: hands XDP's mark on to the guard
