@@ -134,7 +134,7 @@ func (o *Oracle) unchosen(p *packet, r *firewall.NATRule, t *translation, c *Cho
 		if c.refused("nat-conflict") {
 			return "nat-conflict"
 		}
-		t.wrong = fmt.Sprintf("rule %q has an address for %s, and no translated flow was made", r.Name, p.src)
+		t.outer, t.wrong = p.key(), fmt.Sprintf("rule %q has an address for %s, and no translated flow was made", r.Name, p.src)
 		return ""
 	}
 	if t.outer.src == t.outer.dst || t.outer == p.key().reverse() {
@@ -207,6 +207,7 @@ func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *C
 			return "nat-exhausted"
 		}
 		t.wrong = fmt.Sprintf("ports of %s for rule %q are free, and no translated flow was made", t.outer.src, r.Name)
+		t.outer = p.key()
 		return ""
 	}
 	port := int(c.Src.Port())
