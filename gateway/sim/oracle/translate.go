@@ -175,7 +175,13 @@ func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c
 	case !c.made():
 		// Nobody knows which it would have been, but that there is a reason if it is refused, and that it is
 		// the sender's own if nothing is translated.
-		if t.outer.src = before; !known && c != nil && c.Reason != "nat-exhausted" && c.Reason != "nat-conflict" && between(r.Pool.First, p.src, r.Pool.Last) {
+		switch t.outer.src = before; {
+		case known || c == nil || c.refused("nat-exhausted"):
+		case c.refused("nat-conflict"):
+			if between(r.Pool.First, t.outer.dst, r.Pool.Last) {
+				t.outer.src = t.outer.dst
+			}
+		case between(r.Pool.First, p.src, r.Pool.Last):
 			t.outer.src = p.src
 		}
 		return
