@@ -93,3 +93,18 @@ func TestKernelRoutes(t *testing.T) {
 		}
 	}
 }
+
+// What masquerading writes on a VLAN is the first address of its device that others can reach.
+func TestKernelRoutesTellAddressesOfVLANs(t *testing.T) {
+	const text = `[{"dst":"10.3.0.0/16","dev":"eth1.20","protocol":"kernel","scope":"link","prefsrc":"10.3.0.1","flags":[]},
+ {"type":"local","dst":"fe80::5","dev":"eth1.20","table":"local","protocol":"kernel","flags":[],"pref":"medium"},
+ {"type":"local","dst":"fd10:3::1","dev":"eth1.20","table":"local","protocol":"kernel","flags":[],"pref":"medium"}]`
+	k, err := ReadKernelRoutes(strings.NewReader(text), func(name string) (string, uint16, bool) { return "lan", 20, name == "eth1.20" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Device{{Port: "lan", VLAN: 20, IP6: netip.MustParseAddr("fd10:3::1")}, {Port: "lan", VLAN: 20, IP4: netip.MustParseAddr("10.3.0.1")}}
+	if !slices.Equal(k.VLANs, want) || len(k.Addresses) != 0 {
+		t.Errorf("addresses %+v of VLANs, %v of ports", k.VLANs, k.Addresses)
+	}
+}

@@ -8,4 +8,7 @@
 //
 // It knows no time-outs: flows live until another takes their place. Fragments alone age. The table
 // of flows has no groups, so nothing is ever evicted; only World.FlowsMax bounds it.
+//
+// Which port, server and address of a pool a translated flow gets is the choice of a secret hash. The oracle is
+// told of it (Choice) and says whether it may be so: Verdict.Wrong.
 package oracle
