@@ -77,7 +77,7 @@ rules:
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
 	t.Logf("seed %d", seed)
-	reasons, failures := map[string]int{}, 0
+	reasons, failures, translated := map[string]int{}, 0, 0
 	now := uint64(1_700_000_000e9)
 	for i := range n {
 		frame, port := mutate(random, frames), []string{"a", "b", "r", "s"}[random.IntN(4)]
@@ -98,10 +98,16 @@ rules:
 				t.Fatal("and so on")
 			}
 		}
+		if results[0].NAT != nil {
+			translated++
+		}
 		reasons[fmt.Sprintf("%v %v", results[0].Verdict, results[0].Reason)]++
 	}
 	for _, name := range slices.Sorted(maps.Keys(reasons)) {
 		t.Logf("%8d %s", reasons[name], name)
+	}
+	if t.Logf("%8d translated", translated); translated < n/100 {
+		t.Errorf("%d of %d packets were translated", translated, n)
 	}
 	if a, b := both[0].Table().Flows(), both[1].Table().Flows(); a != b {
 		t.Errorf("%d and %d flows at the end", a, b)

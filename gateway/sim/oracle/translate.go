@@ -134,7 +134,7 @@ func (o *Oracle) unchosen(p *packet, r *firewall.NATRule, t *translation, c *Cho
 		if c.refused("nat-conflict") {
 			return "nat-conflict"
 		}
-		t.wrong = fmt.Sprintf("rule %q has an address for %s, and no translated flow was made", r.Name, p.src)
+		t.outer, t.wrong = p.key(), fmt.Sprintf("rule %q has an address for %s, and no translated flow was made", r.Name, p.src)
 		return ""
 	}
 	if t.outer.src == t.outer.dst || t.outer == p.key().reverse() {
@@ -175,7 +175,13 @@ func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c
 	case !c.made():
 		// Nobody knows which it would have been, but that there is a reason if it is refused, and that it is
 		// the sender's own if nothing is translated.
-		if t.outer.src = before; !known && c != nil && c.Reason != "nat-exhausted" && c.Reason != "nat-conflict" && between(r.Pool.First, p.src, r.Pool.Last) {
+		switch t.outer.src = before; {
+		case known || c == nil || c.refused("nat-exhausted"):
+		case c.refused("nat-conflict"):
+			if between(r.Pool.First, t.outer.dst, r.Pool.Last) {
+				t.outer.src = t.outer.dst
+			}
+		case between(r.Pool.First, p.src, r.Pool.Last):
 			t.outer.src = p.src
 		}
 		return
@@ -207,6 +213,7 @@ func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *C
 			return "nat-exhausted"
 		}
 		t.wrong = fmt.Sprintf("ports of %s for rule %q are free, and no translated flow was made", t.outer.src, r.Name)
+		t.outer = p.key()
 		return ""
 	}
 	port := int(c.Src.Port())
