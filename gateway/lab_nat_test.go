@@ -10,11 +10,40 @@ import (
 )
 
 // A branch behind one address: bulk data, requests, fragments and pings go through XDP, and the server hears of the
-// gateway alone.
+// gateway alone. So it is with jumbo frames, in generic mode, and where all flows go through workers.
 func TestLabNATMasquerade(t *testing.T) {
 	t.Parallel()
-	r := newNATRig(t, "t-lab-nm", labPolicy+"nat:\n"+natMasquerade)
-	passesTraffic(t, r, 1500)
+	for _, c := range []struct {
+		name, prefix, config string
+		mtu, queues          int
+		always               bool // in reduced size too
+	}{
+		{"driver", "t-lab-nm", labRouted, 1500, 1, true},
+		{"workers", "t-lab-nmw", forced(labRouted), 1500, 2, true},
+		{"jumbo", "t-lab-nmj", labRouted, 9000, 1, false},
+		{"generic", "t-lab-nmg", generic(labRouted), 1500, 1, false},
+	} {
+		if !c.always && !long() {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			if c.mtu > 1500 && !jumboInDriver(t) {
+				c.config = fixed(c.config, "fix_offloads: true")
+			}
+			r := newRig(t, "client-server", testenv.Options{Prefix: c.prefix, MTU: c.mtu, Queues: c.queues}, c.config, labPolicy+"nat:\n"+natMasquerade)
+			hideFrom(t, r.lab)
+			if c.queues > 1 {
+				r.mayDrop = []string{"worker-full", "egress-full"}
+			}
+			passesTraffic(t, r, c.mtu)
+			hearsOfTheGateway(t, r)
+		})
+	}
+}
+
+// hearsOfTheGateway sees to it that the server sees the gateway's address and the client's port, which nobody else has.
+func hearsOfTheGateway(t *testing.T, r *rig) {
+	t.Helper()
 	for i, a := range r.addresses() {
 		for network, port := range map[string]uint16{"tcp": 80, "udp": 7} {
 			local, seen := r.meet(t, meeting{network: network, from: r.client, to: netip.AddrPortFrom(a, port), at: r.server})
@@ -30,6 +59,9 @@ func TestLabNATMasquerade(t *testing.T) {
 	for _, f := range flows {
 		if f.SrcIP != client4 && f.SrcIP != client6 {
 			t.Errorf("a flow is listed from %s, not from its opener", f.SrcIP)
+		}
+		if f.NAT == nil || f.NAT.SourceRule != "branch" || f.NAT.SrcIP != gwWAN[0] && f.NAT.SrcIP != gwWAN[1] {
+			t.Errorf("a flow is listed as translated so: %+v", f.NAT)
 		}
 	}
 }

@@ -148,9 +148,31 @@ func TestLabNATLife(t *testing.T) {
 	check("started again", true)
 	reload(first)
 	check("under the first policy again", false)
-	for _, w := range talkers {
+	for _, w := range talkers[1:] {
 		w.finish(t)
 	}
+	// An address that changes while nobody looks is noticed at the next start.
+	p.kill()
+	ip(t, "-n "+gw.Name()+" addr del 10.10.2.1/24 dev wan")
+	ip(t, "-n "+gw.Name()+" addr add 10.10.2.9/24 dev wan")
+	p = startProcess(t, gw, binary, c)
+	p.ready(t)
+	testenv.Eventually(t, 10*time.Second, func() error {
+		_, seen, err := meeting{network: "tcp", from: client, to: netip.AddrPortFrom(server4, 80), at: server}.hold(t.Context())
+		if err == nil && seen.Addr() != netip.MustParseAddr("10.10.2.9") {
+			err = fmt.Errorf("a new connection was seen as from %s", seen)
+		}
+		return err
+	})
+	old := fmt.Sprintf("dport 7 and sport %d", addrPort(talkers[0].conn.LocalAddr()).Port())
+	testenv.Eventually(t, 10*time.Second, func() error {
+		for _, f := range must(p.Flows(t.Context(), old, 0)) {
+			if f.NAT != nil && f.NAT.SrcIP == gwWAN[0] {
+				return fmt.Errorf("a connection by the old address is still there: %+v", f)
+			}
+		}
+		return nil
+	})
 	p.stop(t)
 }
 
