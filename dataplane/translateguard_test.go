@@ -123,6 +123,17 @@ func TestGuardTranslates(t *testing.T) {
 	if verdict, ip := r.leave(less(half).ip(), r.markOf(got)); verdict != actUnspec || !bytes.Equal(ip, less(out).ip()) {
 		t.Errorf("verdict %d, it leaves as\n%x, want\n%x", int32(verdict), ip, less(out).ip())
 	}
+	// a flow of IPv4 that is known, behind one of IPv6 on the same CPU
+	known := made{proto: udp, payload: []byte("ab"), src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
+	for range 8 {
+		r.send("lan", made{proto: udp, src: at("[fd00:1::7]:4000"), dst: at("[2001:db8:9::9]:53")}, toSilent)
+		got := r.send("lan", known, toSilent)
+		out := less(known)
+		out.src = at("192.0.2.1:4000")
+		if verdict, ip := r.leave(less(known).ip(), r.markOf(got)); verdict != actUnspec || !bytes.Equal(ip, out.ip()) {
+			t.Fatalf("behind IPv6: verdict %d, leaves as\n%x, want\n%x", int32(verdict), ip, out.ip())
+		}
+	}
 	// larger than the way, and to be cut by the kernel
 	big := made{proto: udp, payload: make([]byte, 700), src: at("10.0.0.7:5000"), dst: at("198.51.100.9:53"), cut: true}
 	if got := r.send("lan", big, toNarrow); got.Pass != 1+uint32(bpf.XDPPassCausePASS_FRAGMENT) || !bytes.Equal(got.ip, big.ip()) {

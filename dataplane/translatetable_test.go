@@ -33,6 +33,27 @@ func TestPortsExhausted(t *testing.T) {
 	r.holds("in the end", 0, 0, 0)
 }
 
+// Two rules may write one address. What the flows of one have cannot be had by those of the other, and they take
+// nothing for it that nobody would ever give back.
+func TestPortsOfAnotherRule(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 2000, 2009), masquerade("guests", "10.2.0.0/24", 2000, 2009))
+	for i := range uint16(9) {
+		m := made{proto: udp, src: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), 2000+i), dst: at("198.51.100.9:53")}
+		if got := r.send("lan", m, toWAN); got.Reason != 0 {
+			t.Fatalf("flow %d: %v", i, bpf.XDPReason(got.Reason))
+		}
+	}
+	for range 20 {
+		// the one port that is left may be found by none of the tries
+		got := r.send("lan", opening(udp, "10.2.0.7:2004", "198.51.100.9:53"), toWAN)
+		if got.Reason != 0 && bpf.XDPReason(got.Reason) != bpf.XDPReasonREASON_NAT_EXHAUSTED {
+			t.Fatalf("a guest: %v", bpf.XDPReason(got.Reason))
+		}
+	}
+	r.end()
+	r.holds("in the end", 0, 0, 0)
+}
+
 // All ports that a rule allows are used, wherever in the words of the bitmap they begin and end.
 func TestEveryPortIsUsed(t *testing.T) {
 	const first, last = 4090, 4300
