@@ -77,8 +77,8 @@ static __always_inline void F(come_back)(struct packet *p, const FLOW *f, __u32 
 	F(note_changes)(p, XLAT_REPLY);
 }
 
-/* Whether p came with the outer tuple of f, sent by its end `side`. */
-static __always_inline bool F(came_by)(const struct packet *p, const FLOW *f, __u32 side)
+/* Whether p came with the outer tuple of f, sent by its end `side`. A function for the sake of the stack. */
+static __noinline bool F(came_by)(const struct packet *p, const FLOW *f, __u32 side)
 {
 	const __be32 *from, *to;
 	__u32 differ;
@@ -195,10 +195,12 @@ static __noinline void F(take_back)(struct packet *p, struct scratch *s)
 	F(free_alias)(&s->nat.F(alias), &s->F(key));
 }
 
-/* Whether the entry of an alias's key is this flow's own, opened by the same end. The daemon may be about to
- * free it: then it no longer is. */
-static __always_inline bool F(is_own)(FLOW *f, const struct opening *o, const KEY *target)
+/* Whether the entry that stands where the new flow's alias should is its own, opened by the same end. The
+ * daemon may be about to free it: then it no longer is. */
+static __noinline bool F(is_own)(struct scratch *s)
 {
+	const struct opening *o = &s->nat.alias;
+	FLOW *f = F(find)(&s->nat.F(alias), o->hash);
 	const ALIAS *a = (const void *)f;
 	__u64 word;
 
@@ -206,29 +208,33 @@ static __always_inline bool F(is_own)(FLOW *f, const struct opening *o, const KE
 		return false;
 	word = load(&f->core.word);
 	if (state_of(word) != FLOW_ALIAS || (word ^ o->flags) & WORD_FLAG_HI_OPENED ||
-	    !F(same_key)(&a->target, target))
+	    !F(same_key)(&a->target, &s->F(key)))
 		return false;
 	return change_flags(&f->core, &word, WORD_FLAG_MARKED, 0);
+}
+
+/* The key of the alias of the flow that p opens, in scratch, and what follows from it. */
+static __noinline void F(set_alias_key)(const struct packet *p, struct scratch *s)
+{
+	struct opening *o = &s->nat.alias;
+
+	o->side = F(key_of)(&s->nat.F(alias), p->out_src, p->out_dst, p->out_sport, p->out_dport,
+			    p->proto, p->domain);
+	o->hash = F(hash)(&s->nat.F(alias));
+	o->flags = o->side ? WORD_FLAG_HI_OPENED : 0;
+	o->state = FLOW_ALIAS;
 }
 
 /* Makes the second entry of the flow whose key is in scratch. INSERT_EXISTS: it was there already. */
 static __always_inline int F(insert_alias)(struct packet *p, struct scratch *s)
 {
-	struct opening *o = &s->nat.alias;
-	const KEY *key = &s->nat.F(alias);
 	int result;
 
-	o->side = F(key_of)(&s->nat.F(alias), p->out_src, p->out_dst, p->out_sport, p->out_dport,
-			    p->proto, p->domain);
-	o->hash = F(hash)(key);
-	o->flags = o->side ? WORD_FLAG_HI_OPENED : 0;
-	o->state = FLOW_ALIAS;
-	if (F(same_key)(key, &s->F(key)))
+	F(set_alias_key)(p, s);
+	if (F(same_key)(&s->nat.F(alias), &s->F(key)))
 		return INSERT_TAKEN;
-	result = F(insert)(key, o, p, s);
-	if (result != INSERT_EXISTS || F(is_own)(F(find)(key, o->hash), o, &s->F(key)))
-		return result;
-	return INSERT_TAKEN;
+	result = F(insert)(&s->nat.F(alias), &s->nat.alias, p, s);
+	return result == INSERT_EXISTS && !F(is_own)(s) ? INSERT_TAKEN : result;
 }
 
 #undef ADDRESS_WORDS

@@ -100,7 +100,7 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 			return reason;
 		reason = find_again(p, &f);
 		if (reason == FIND_FLOW)
-			reason = guard_flow(p, &f);
+			reason = f.core ? guard_flow(p, &f) : REASON_FLOW_GONE;
 		else if (reason == FIND_NONE)
 			reason = REASON_ICMP_NO_FLOW;
 		if (tapped && !reason && f.core)
@@ -120,11 +120,11 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		if (reason == FIND_NONE)
 			reason = REASON_FLOW_GONE;
 	}
+	/* Linux 6.1 does not know that there is a flow */
 	if (!reason)
-		reason = guard_flow(p, &f);
+		reason = f.core ? guard_flow(p, &f) : REASON_FLOW_GONE;
 	if (p->frag == FRAG_FIRST)
 		fragment_enter(p, reason);
-	/* Linux 6.1 does not know that there is a flow */
 	if (tapped && !reason && f.core)
 		admitted_by(p, rule_of(f.core));
 	return reason;

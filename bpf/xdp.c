@@ -4,7 +4,8 @@
  * xdp.c: the packet path. docs/PACKET-PATH.md says what each step does and in which order.
  *
  *   dispatch -> softdpu: arrive - parse - fragments - find - (miss: route, judge, open) - known - send,
- *     or hand_over() to a worker (work.h)
+ *     or hand_over() to a worker (work.h). A policy that translates has miss_translated() in the place of
+ *     miss(), and translate() before send() has rewritten anything
  *   guard_dispatch -> guard: what the kernel sends by our ports (guard.h)
  *   softdpu_tapped, guard_tapped: the same while somebody captures (tap.h)
  *   mark: hands XDP's mark on to the guard
@@ -287,7 +288,7 @@ out:
 	if (unlikely(reason)) {
 		int verdict = refuse(ctx, p, port, reason);
 
-		if (tapped && reason == REASON_REJECT && verdict != XDP_DROP)
+		if (tapped && verdict != XDP_DROP && verdict != XDP_PASS)
 			tap_departure(ctx, p, port->id, reason);
 		return verdict;
 	}

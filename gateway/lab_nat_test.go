@@ -12,6 +12,7 @@ import (
 // A branch behind one address: bulk data, requests, fragments and pings go through XDP, and the server hears of the
 // gateway alone.
 func TestLabNATMasquerade(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-nm", labPolicy+"nat:\n"+natMasquerade)
 	passesTraffic(t, r, 1500)
 	for i, a := range r.addresses() {
@@ -35,6 +36,7 @@ func TestLabNATMasquerade(t *testing.T) {
 
 // A pool of addresses with a range of ports: one sender has one address, the pool is used, and no port is outside.
 func TestLabNATPool(t *testing.T) {
+	t.Parallel()
 	const hosts = 12
 	r := newNATRig(t, "t-lab-np", natZones+`
   - {name: pool4, from: {zone: lan, addresses: [10.10.0.0/16]}, to: wan, snat: {addresses: [203.0.113.8/30], ports: 20000-20999}}
@@ -68,6 +70,7 @@ func TestLabNATPool(t *testing.T) {
 // Servers inside are reached from outside by other addresses and ports, the gateway's own among them; they see who
 // asks. Who is inside with them reaches them by the same addresses, on one cable too.
 func TestLabNATForward(t *testing.T) {
+	t.Parallel()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-nd"})
 	beside := besides(t, l)
 	r := newRigIn(t, l, testenv.Options{}, labRouted, natZones+`
@@ -130,6 +133,7 @@ func besides(t *testing.T, l *testenv.Lab) *testenv.Namespace {
 // A network is another one outside, host by host, both ways: who is inside is seen under the outer prefix, and is
 // reached there from outside.
 func TestLabNATPrefix(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-n1", natZones+`
   - {name: static4, from: lan, to: wan, prefix: {inside: 10.10.1.0/24, outside: 198.51.100.0/24}}
   - {name: static6, from: lan, to: wan, prefix: {inside: "fd10:1::/64", outside: "fd99:7:8:9::/64"}}

@@ -44,7 +44,7 @@ func serveName(t *testing.T, ns *testenv.Namespace, at netip.AddrPort) {
 // nameOf connects and returns who answers.
 func nameOf(t *testing.T, r *rig, from netip.Addr, to netip.AddrPort) (net.Conn, netip.Addr) {
 	t.Helper()
-	c, err := meeting{network: "tcp", from: r.client, local: netip.AddrPortFrom(from, 0), to: to, limit: 5 * time.Second}.ask()
+	c, err := meeting{network: "tcp", from: r.client, local: netip.AddrPortFrom(from, 0), to: to}.ask()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, r.tally(t))
 	}
@@ -59,6 +59,7 @@ func nameOf(t *testing.T, r *rig, from netip.Addr, to netip.AddrPort) (net.Conn,
 // One address outside, several servers behind it: each client stays with its own, all servers have some as their
 // weights say, and one that is drained keeps its connections and gets none.
 func TestLabNATFarm(t *testing.T) {
+	t.Parallel()
 	const clients = 40
 	r := newRig(t, "client-server", testenv.Options{Prefix: "t-lab-nf"}, labRouted, natFarm(""))
 	type client struct{ from, farm, server, first netip.Addr }

@@ -19,6 +19,7 @@ import (
 // What goes wrong with translated packets is told to the right host, with the addresses that it knows: ports that
 // nobody listens on, at either end; and the hops to the server.
 func TestLabNATErrors(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-ne", natZones+natMasquerade)
 	for i, a := range r.addresses() {
 		c := must(meeting{network: "udp", from: r.client, to: netip.AddrPortFrom(a, 4000)}.ask())
@@ -113,12 +114,14 @@ func stub(t *testing.T, l *testenv.Lab, node string, net, mtu int) (*testenv.Nam
 //
 //	near --1400-- client --- gw --- server --1300-- far
 func TestLabNATPathMTU(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-nu", natZones+natMasquerade)
 	near, nearAddresses := stub(t, r.lab, "client", 8, 1400)
 	far, farAddresses := stub(t, r.lab, "server", 9, 1300)
 	for _, route := range [][2]string{{"10.10.8.0/24", "10.10.1.2"}, {"fd10:8::/64", "fd10:1::2"}, {"10.10.9.0/24", "10.10.2.2"}, {"fd10:9::/64", "fd10:2::2"}} {
 		addRoute(t, r.gw, route[0], route[1])
 	}
+	before := r.tally(t)
 	for i, a := range farAddresses {
 		sink := must(far.ServeSink(t.Context(), netip.AddrPortFrom(a, 5001)))
 		defer sink.Close()
@@ -141,7 +144,7 @@ func TestLabNATPathMTU(t *testing.T) {
 			t.Errorf("the server's path MTU to %s is %d", gwWAN[i], got)
 		}
 	}
-	n := r.tally(t)
+	n := r.tally(t).since(before)
 	t.Logf("%s", n)
 	if n.drops["too-big"] > 0 || n.forwarded[0]+n.forwarded[1] > maxForwarded {
 		t.Errorf("dropped, or forwarded by the kernel: %s", n)
@@ -167,6 +170,7 @@ func pathMTU(t *testing.T, ns *testenv.Namespace, to netip.Addr) (mtu int) {
 // The gateway's own link is the narrow one: it says so itself, to both ends, and of packets that may be fragmented its
 // kernel makes translated pieces.
 func TestLabNATTooBig(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-nb", natZones+natMasquerade)
 	narrow := func(port string) {
 		if err := r.gw.SetMTU(port, 1400); err != nil {
@@ -254,6 +258,7 @@ func fragmentable(t *testing.T, r *rig, to netip.Addr) error {
 // Fragments of translated datagrams leave with the outer addresses, in whatever order they come behind the first; one
 // that comes before it is dropped by name.
 func TestLabNATFragments(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-ng", natZones+natMasquerade)
 	s := must(r.client.OpenSender("c0"))
 	defer s.Close()
@@ -261,10 +266,13 @@ func TestLabNATFragments(t *testing.T) {
 		for family, server := range r.addresses() {
 			capture := must(r.server.StartCapture("s0", testenv.CaptureOptions{Match: func(frame []byte) bool {
 				p := ipPacket(frame[14:])
-				return (frame[12] == 8 && frame[13] == 0 || frame[12] == 0x86) && p.dst() == server
+				return frame[12] == 8 && frame[13] == 0 && p.dst() == server || frame[12] == 0x86 && p.dst() == server && p.identification() > 0
 			}}))
 			w := way{srcMAC: must(r.client.MAC("c0")), dstMAC: must(r.gw.MAC("lan")), src: []netip.Addr{client4, client6}[family], dst: server}
 			whole := ipPacket(w.udp(t, 5000+uint16(i), 7, slices.Repeat([]byte("fragment"), 300))[14:])
+			if !whole.six() {
+				whole[5] = byte(77 + i)
+			}
 			pieces := whole.cut(uint32(77+i), 1200)
 			want := 0
 			for n, at := range orders {
@@ -295,6 +303,7 @@ func TestLabNATFragments(t *testing.T) {
 
 // What a rule keeps is not translated, nor is what no rule names.
 func TestLabNATKept(t *testing.T) {
+	t.Parallel()
 	r := newNATRig(t, "t-lab-nk", natZones+`
   - {name: not-to-vpn4, from: lan, to: {zone: wan, addresses: [10.10.2.12]}, keep: true}
   - {name: not-to-vpn6, from: lan, to: {zone: wan, addresses: ["fd10:2::12"]}, keep: true}

@@ -128,7 +128,7 @@ func (n *natRoom) kernel(t *testing.T, ports string) {
 }
 
 // natBatch is how many talks are on the way at once: no queue on the way is shorter.
-const natBatch = 100
+const natBatch = 50
 
 // holdTalks has all talks held, step by step. What does not come out within some seconds is left out.
 func holdTalks(t *testing.T, g natGateway, talks []*natTalk) natHeld {
@@ -338,6 +338,7 @@ func (theirs natResults) report(t *testing.T, ours natResults, talks []*natTalk,
 // Comparing two translators finds nothing where there is nothing, though they choose other ports, and finds a bit that
 // is wrong, wherever it is.
 func TestLabNATCompared(t *testing.T) {
+	t.Parallel()
 	talks, seed := natTalks(sized(300, 3000))
 	plain, random := newNatRoom(t, "t-lab-nca"), newNatRoom(t, "t-lab-ncb")
 	plain.kernel(t, "")
@@ -374,6 +375,7 @@ func TestLabNATCompared(t *testing.T) {
 
 // What softdpu translates is what the kernel's own translation makes of it, byte for byte: by XDP, and by the twin.
 func TestLabNATLikeKernel(t *testing.T) {
+	t.Parallel()
 	talks, seed := natTalks(sized(1000, 10_000))
 	kernel, room := newNatRoom(t, "t-lab-nka"), newNatRoom(t, "t-lab-nkb")
 	kernel.kernel(t, "")

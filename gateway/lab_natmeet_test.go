@@ -59,7 +59,7 @@ type meeting struct {
 	to      netip.AddrPort // who is asked
 	at      *testenv.Namespace
 	listen  netip.AddrPort // who answers; the zero value: who is asked
-	limit   time.Duration  // of each step; 0 is 2 s
+	limit   time.Duration  // of each step; 0 is 5 s
 }
 
 // meet holds the meeting, and ends the test if it cannot be held. It returns who asks, as it knows itself and as the
@@ -101,7 +101,7 @@ func (m meeting) hold(ctx context.Context) (local, seen netip.AddrPort, err erro
 
 func (m meeting) patience() time.Duration {
 	if m.limit == 0 {
-		m.limit = 2 * time.Second
+		m.limit = 5 * time.Second
 	}
 	return testenv.Patience(m.limit)
 }

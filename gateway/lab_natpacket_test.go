@@ -237,7 +237,8 @@ func wrap(r *rand.Rand, src, dst netip.Addr, proto uint8, tag uint32, segment []
 	return append(p, segment...)
 }
 
-// cut makes fragments of a packet without options, the first ones with that many bytes of payload.
+// cut makes fragments of a packet without options, the first ones with that many bytes of payload. Their identification
+// is that of an IPv4 packet, or id.
 func (p ipPacket) cut(id uint32, size int) (pieces []ipPacket) {
 	header := 20
 	if p.six() {

@@ -3,8 +3,10 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -163,4 +165,76 @@ func TestLabTranslationIsTold(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Translated connections go on while flows.max changes from one start to the next, in both directions, and nobody else
+// gets their ports.
+func TestLabTranslationMovesWithTheTable(t *testing.T) {
+	binary := buildSoftdpu(t, thisVersion)
+	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-natmove"})
+	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)
+	config := func(max int) string {
+		return strings.Replace(labRouted, "on_stop: open", fmt.Sprintf("on_stop: keep\nflows: {max: %d}", max), 1)
+	}
+	c := write(t, config(20_000), `apiVersion: softdpu/v1
+kind: Policy
+zones: {lan: {ports: [lan]}, wan: {ports: [wan]}}
+nat:
+  - {name: branch, from: lan, to: wan, masquerade: {ports: 20000-20099}}
+rules:
+  - {name: talk, from: lan, to: wan, service: tcp/17, action: allow}
+`)
+	p := startProcess(t, gw, binary, c)
+	p.ready(t)
+	const each = 8 // of each family
+	var conns []net.Conn
+	for _, a := range serverAddresses(l) {
+		echo := must(server.ServeEcho(t.Context(), netip.AddrPortFrom(a, 17)))
+		defer echo.Close()
+		for range each {
+			conn := must(client.Dial(limited(t, 10*time.Second), "tcp", echo.Addr().String()))
+			defer conn.Close()
+			conns = append(conns, conn)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	became := make(map[uint16]uint16) // port of the client's, and what it is outside
+	check := func(when string) {
+		t.Helper()
+		for i, conn := range conns {
+			if err := swap(conn, random, 10*time.Second); err != nil {
+				t.Fatalf("%s: connection %d: %v\n%s", when, i, err, p.log)
+			}
+		}
+		for _, f := range must(p.Flows(t.Context(), "nat branch", 0)) {
+			if port, known := became[f.SrcPort]; known && port != f.NAT.SrcPort {
+				t.Errorf("%s: port %d is %d outside, and was %d", when, f.SrcPort, f.NAT.SrcPort, port)
+			}
+			became[f.SrcPort] = f.NAT.SrcPort
+		}
+		s := must(p.Status(t.Context()))
+		if b := must(p.NAT(t.Context())).Rules[0]; b.Flows != 2*each || b.PortsUsed != 2*each || s.Table.Flows != 2*each || s.Table.Translated != 2*each {
+			t.Errorf("%s: the rule is %+v, the table %+v", when, b, s.Table)
+		}
+	}
+	check("at first")
+	for _, max := range []int{200_000, 10_000}[:sized(1, 2)] {
+		p.kill()
+		if err := os.WriteFile(c.File, []byte(config(max)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p = startProcess(t, gw, binary, c)
+		p.ready(t)
+		if start := must(p.Status(t.Context())).Start; start.How != startConversion || start.Carried != 2*each || start.Left != 0 {
+			t.Errorf("flows.max %d: began with %+v\n%s", max, start, p.log)
+		}
+		check(fmt.Sprintf("flows.max %d", max))
+	}
+	if len(became) != 2*each {
+		t.Errorf("%d connections were seen, of %d", len(became), 2*each)
+	}
+	p.stop(t)
+	if out, err := gw.Command(t.Context(), binary, "detach").CombinedOutput(); err != nil {
+		t.Errorf("detach: %v: %s", err, out)
+	}
 }

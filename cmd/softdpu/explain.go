@@ -50,6 +50,7 @@ type explanation struct {
 	Tier      string           `json:"tier,omitempty"`  // that the flow of an allowed packet begins in
 	Why       []string         `json:"needs_worker,omitempty"`
 	OnFailure string           `json:"on_failure,omitempty"` // of a flow that needs a worker
+	NAT       *explainedNAT    `json:"nat,omitempty"`        // of a policy with nat rules
 
 	expires string
 }
@@ -85,8 +86,8 @@ func newExplainCommand(env *Env) *cobra.Command {
 		Use:   "explain --in PORT --src ADDRESS --dst ADDRESS --service SERVICE",
 		Short: "Say what the policy does with a packet, and which rule decides",
 		Long: `Say what becomes of the first packet of a connection: the verdict, the rule that decides with its place
-in the files, the zones and workloads that the two ends belong to, and what rules in audit mode would
-have done.
+in the files, the zones and workloads that the two ends belong to, what rules in audit mode would have
+done, and what nat rules make of source and destination.
 
 The packet leaves by the inline peer of --in, else where the routes lead: say --out, or give --routes.
 Without -c every port that the policy names exists, and what comes in from zone lan leaves to zone wan.
@@ -100,6 +101,7 @@ Exit code 0: the packet is allowed. 1: it is not.`,
 	source.addConfigFlag(cmd)
 	source.addPolicyFlag(cmd)
 	source.addRoutesFlag(cmd)
+	source.addAddressFlag(cmd)
 	f := cmd.Flags()
 	f.StringVar(&p.In, "in", "", "`port` or zone that the packet comes from, or host")
 	f.StringVar(&p.Out, "out", "", "`port` or zone that it goes to, or host")
@@ -167,7 +169,7 @@ func explain(env *Env, cmd *cobra.Command, source *policySource, p packetFlags) 
 	var to string
 	route := o.router()
 	if test.Packet.Out == "" && route == nil {
-		return nil, usagef(cmd, "where %s lies is not known: add --out PORT (or --out host), or --routes FILE", p.Dst)
+		return nil, usagef(cmd, "where %s lies is not known: add --out PORT (or --out host), or --routes FILE", o.headedFor(&test.Packet))
 	}
 	result := firewall.RunTests(&only, acl, func(in string, dst netip.Addr) (zone string, ok bool) {
 		to, ok = route(in, dst)
@@ -182,6 +184,7 @@ func explain(env *Env, cmd *cobra.Command, source *policySource, p packetFlags) 
 	}
 	x.To.Workloads = o.workloads(x.To.Zone, test.Packet.Dst, firewall.MAC{}, false)
 	x.judge(o, &test.Packet, &result)
+	x.translate(o, &test.Packet)
 	return x, nil
 }
 

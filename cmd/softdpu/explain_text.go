@@ -44,6 +44,9 @@ func (x *explanation) text() string {
 	fmt.Fprintf(&b, "  packet  %s\n", x.Packet)
 	fmt.Fprintf(&b, "  from    %s\n", x.From)
 	fmt.Fprintf(&b, "  to      %s\n", x.To)
+	if x.NAT != nil {
+		b.WriteString(x.NAT.text())
+	}
 	for _, a := range x.Audit {
 		fmt.Fprintf(&b, "  audit   rule %q, %s:%d would %s it\n", a.Rule, a.File, a.Line, a.Action)
 	}

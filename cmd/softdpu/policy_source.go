@@ -23,6 +23,7 @@ type policySource struct {
 	config   string
 	policies []string
 	routes   []string
+	own      []string // of --address
 }
 
 func (s *policySource) addConfigFlag(cmd *cobra.Command) {
@@ -37,12 +38,17 @@ func (s *policySource) addRoutesFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&s.routes, "routes", nil, "`file` with the output of 'ip -j route show table all', - for the standard input (several: repeat it)")
 }
 
+func (s *policySource) addAddressFlag(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&s.own, "address", nil, "`PORT=ADDRESS` or PORT.VLAN=ADDRESS: what masquerading writes there, if --routes does not tell (several: repeat it)")
+}
+
 // offline is what those flags came to.
 type offline struct {
 	config   *gateway.Config // nil without -c
 	policy   *firewall.Policy
 	compiled *firewall.Compiled
 	routes   *sim.KernelRoutes // nil without --routes
+	devices  []sim.Device      // of --address
 }
 
 // load reads configuration, policy and routes. Without a configuration the policy is compiled with
@@ -71,7 +77,60 @@ func (s *policySource) load(env *Env, options firewall.CompileOptions) (*offline
 	if o.compiled, err = firewall.Compile(o.policy, options); err != nil {
 		return nil, err
 	}
+	if err := s.loadAddresses(o); err != nil {
+		return nil, err
+	}
 	return o, s.loadRoutes(env, o)
+}
+
+// loadAddresses reads --address.
+func (s *policySource) loadAddresses(o *offline) error {
+	for _, text := range s.own {
+		name, address, _ := strings.Cut(text, "=")
+		a, err := netip.ParseAddr(address)
+		if err != nil {
+			return fmt.Errorf("--address %s: write PORT=ADDRESS, as in wan0=192.0.2.2", text)
+		}
+		d := sim.Device{Port: name}
+		exists := func(z firewall.PortZone) bool { return z.Port == d.Port }
+		if !slices.ContainsFunc(o.compiled.Ports, exists) {
+			if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+				id, err := strconv.ParseUint(name[dot+1:], 10, 12)
+				if err == nil {
+					d.Port, d.VLAN = name[:dot], uint16(id)
+				}
+			}
+			if !slices.ContainsFunc(o.compiled.Ports, exists) {
+				return fmt.Errorf("--address %s: the policy has no port %q", text, d.Port)
+			}
+		}
+		if a.Is4() {
+			d.IP4 = a
+		} else {
+			d.IP6 = a
+		}
+		o.devices = append(o.devices, d)
+	}
+	return nil
+}
+
+// deviceAddress returns what masquerading writes at a port and VLAN, if that is known.
+func (o *offline) deviceAddress(port string, vlan uint16, is4 bool) (netip.Addr, bool) {
+	all := slices.Clone(o.devices)
+	if o.routes != nil {
+		ip4, ip6 := ownAddresses(o.routes.Addresses[port])
+		all = append(append(all, sim.Device{Port: port, IP4: ip4, IP6: ip6}), o.routes.VLANs...)
+	}
+	for _, d := range all {
+		a := d.IP6
+		if is4 {
+			a = d.IP4
+		}
+		if d.Port == port && d.VLAN == vlan && a.IsValid() {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // loadRoutes reads the files of --routes. The configuration or the policy says which device is which port.

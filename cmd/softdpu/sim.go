@@ -39,7 +39,9 @@ takes the port of its own name. Without a policy either everything is allowed, a
 connections without a SYN and wrong checksums, which are reported: that tells what is in a capture.
 
 A capture does not say where a packet arrived: the first packet of each conversation comes in by the
-port --in and its replies by the other one. Time is the capture's, but for rules that expire: those are
+port --in and its replies by the other one. Of connections that the policy translates it knows what their
+openers know: replies are given the addresses that the other end knows before they arrive. Masquerading
+writes the addresses that --routes or --address tell. Time is the capture's, but for rules that expire: those are
 asked for today.
 
 Exit code 0 once the capture was read to its end, whatever became of its packets.`,
@@ -51,6 +53,7 @@ Exit code 0 once the capture was read to its end, whatever became of its packets
 	s.addConfigFlag(cmd)
 	s.addPolicyFlag(cmd)
 	s.addRoutesFlag(cmd)
+	s.addAddressFlag(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&s.read, "read", "r", "", "`capture` to read, - for the standard input")
 	f.StringVarP(&s.write, "write", "w", "", "`capture` to write: the packets that are forwarded, as they leave")
@@ -119,6 +122,7 @@ func (s *simFlags) run(ctx context.Context, env *Env, cmd *cobra.Command, format
 	}
 	buffered := bufio.NewWriterSize(env.Stdout, 1<<16)
 	report := newSimReport(buffered, env.Width(), format.json, s.engine)
+	report.translates = translates(config.Policy)
 	err = s.each(ctx, capture, replay, report, out)
 	if out != nil {
 		err = errors.Join(err, out.Flush())
@@ -174,7 +178,10 @@ func (s *simFlags) gateway(env *Env, cmd *cobra.Command) (sim.Config, error) {
 		c.Policy, err = sim.Everything()
 		return c, err
 	}
-	c.Policy = o.compiled
+	c.Policy, c.Devices = o.compiled, o.natDevices()
+	if translates(o.compiled) && !o.routed() {
+		env.note("inline ports translate nothing: name a configuration with routed ports with -c, and its routes with --routes")
+	}
 	if o.config == nil {
 		return c, nil
 	}

@@ -40,6 +40,7 @@ type (
 		Pass      string   `json:"pass,omitempty"`   // why the kernel gets it
 		Answered  bool     `json:"answered,omitempty"`
 		Tier      string   `json:"tier"`
+		NAT       *simNAT  `json:"nat,omitempty"` // what it leaves with; absent if it is not translated
 		Truncated bool     `json:"truncated,omitempty"`
 		Anomalies []string `json:"anomalies,omitempty"`
 	}
@@ -60,6 +61,7 @@ type (
 		Line     int       `json:"line,omitempty"`
 		Reason   string    `json:"reason,omitempty"`
 		Tier     string    `json:"tier"`
+		NAT      *simNAT   `json:"nat,omitempty"` // what its source's packets leave with
 		Start    string    `json:"start"`
 		End      string    `json:"end"`
 		Packets  [2]uint64 `json:"packets"` // of the capture, the source's first
@@ -98,12 +100,12 @@ func ruleOf(r *sim.Result) *firewall.RuleInfo {
 	return r.Rule
 }
 
-func packetOf(c *sim.Captured, o *sim.Outcome, verdict, reason string, rule *firewall.RuleInfo) simPacket {
+func packetOf(c *sim.Captured, o *sim.Outcome, verdict, reason string, rule *firewall.RuleInfo, nat *simNAT) simPacket {
 	h := &o.Headers
 	p := simPacket{
 		Type: "packet", N: c.N, Timestamp: timestamp(c.Time), In: o.In, Out: o.Out, VLAN: h.VLAN, Length: o.Length,
 		Verdict: verdict, Reason: reason, Tier: o.Tier, Truncated: o.Truncated, Anomalies: o.Anomalies,
-		Answered: o.Verdict == sim.Answer,
+		Answered: o.Verdict == sim.Answer, NAT: nat,
 	}
 	if h.Family != 0 {
 		p.FlowID, p.Family, p.Proto = o.Conversation.ID, h.Family, eveProtocol(h.Proto)
@@ -137,7 +139,7 @@ func flowOf(c *sim.Conversation, f *flowVerdict) simFlow {
 	a, b := c.Source, 1-c.Source
 	out := simFlow{
 		Type: "flow", FlowID: c.ID, Family: c.Family, VLAN: c.VLAN, Proto: eveProtocol(c.Proto), In: c.In[a], number: c.Proto,
-		SrcIP: text(c.Addr[a]), DestIP: text(c.Addr[b]), Verdict: f.verdict, Reason: f.reason, Tier: f.tier,
+		SrcIP: text(c.Addr[a]), DestIP: text(c.Addr[b]), Verdict: f.verdict, Reason: f.reason, Tier: f.tier, NAT: f.nat,
 		Start: timestamp(c.First), End: timestamp(c.Last), Refused: f.refused,
 		Packets: [2]uint64{c.Packets[a], c.Packets[b]}, Bytes: [2]uint64{c.Bytes[a], c.Bytes[b]},
 	}

@@ -25,12 +25,15 @@ type simReport struct {
 	flows   map[int]*flowVerdict
 	first   uint64
 	last    uint64
+
+	translates bool // packets may be translated: the tables say what they become
 }
 
 // flowVerdict is what became of a conversation: of its first packet that was allowed, else of its first.
 type flowVerdict struct {
 	verdict, reason, tier string
 	rule                  *firewall.RuleInfo
+	nat                   *simNAT // of its source's packets, of the first that was whole
 	refused               uint64
 }
 
@@ -54,10 +57,11 @@ func newSimReport(w io.Writer, width int, asJSON bool, engine string) *simReport
 func (r *simReport) packet(c *sim.Captured, o *sim.Outcome) error {
 	verdict, reason, rule := gateway.VerdictOf(o.Result.Reason), reasonOf(&o.Result), ruleOf(&o.Result)
 	r.count(c, o, verdict, reason, rule)
+	nat := natOf(o.NAT, r.flows[o.Conversation.ID])
 	if r.json == nil {
-		return r.row(c, o, verdict, reason, rule)
+		return r.row(c, o, verdict, reason, rule, nat)
 	}
-	return r.json.Encode(packetOf(c, o, verdict, reason, rule))
+	return r.json.Encode(packetOf(c, o, verdict, reason, rule, nat))
 }
 
 func (r *simReport) count(c *sim.Captured, o *sim.Outcome, verdict, reason string, rule *firewall.RuleInfo) {
@@ -87,15 +91,18 @@ func (r *simReport) count(c *sim.Captured, o *sim.Outcome, verdict, reason strin
 		f = &flowVerdict{verdict: verdict, reason: reason, tier: o.Tier, rule: rule, refused: refused}
 		r.flows[o.Conversation.ID] = f
 	}
+	if t := o.NAT; f.nat == nil && t != nil && o.Side == o.Conversation.Source && (t.SourceRule != "" || t.DestinationRule != "") {
+		f.nat = natOf(t, nil)
+	}
 	if verdict != "allow" {
 		f.refused++
 	}
 }
 
 // row adds a line to the table for people.
-func (r *simReport) row(c *sim.Captured, o *sim.Outcome, verdict, reason string, rule *firewall.RuleInfo) error {
+func (r *simReport) row(c *sim.Captured, o *sim.Outcome, verdict, reason string, rule *firewall.RuleInfo, nat *simNAT) error {
 	if r.table == nil {
-		r.table = newTable(">N", ">TIME", "IN", "OUT", "PROTO", "SOURCE", "DESTINATION", "VERDICT", "RULE", "REASON", "ANOMALIES")
+		r.table = r.newTable(">N", ">TIME", "IN", "OUT", "PROTO", "SOURCE", "DESTINATION", "VERDICT", "RULE", "REASON", "ANOMALIES")
 	}
 	h := &o.Headers
 	proto, source, destination := "-", "-", "-"
@@ -118,11 +125,23 @@ func (r *simReport) row(c *sim.Captured, o *sim.Outcome, verdict, reason string,
 	if o.Verdict == sim.Answer {
 		out = "" // the packet itself goes nowhere
 	}
-	r.table.add(c.N, seconds, o.In, dash(out), proto, source, destination, verdict, dash(rulePlace(rule)), dash(reason), dash(strings.Join(o.Anomalies, " ")))
+	cells := []any{c.N, seconds, o.In, dash(out), proto, source, destination}
+	if r.translates {
+		cells = append(cells, nat.text(source, destination))
+	}
+	r.table.add(append(cells, verdict, dash(rulePlace(rule)), dash(reason), dash(strings.Join(o.Anomalies, " ")))...)
 	if len(r.table.rows) == reportPage {
 		return r.page()
 	}
 	return nil
+}
+
+// newTable makes one with what packets become behind their destination, if any are translated.
+func (r *simReport) newTable(names ...string) *table {
+	if r.translates {
+		names = slices.Insert(names, slices.Index(names, "DESTINATION")+1, "BECOMES")
+	}
+	return newTable(names...)
 }
 
 // page prints the table so far and begins another.
@@ -160,11 +179,15 @@ func (r *simReport) finish(conversations []*sim.Conversation) error {
 		return r.json.Encode(s)
 	}
 	if len(flows) > 0 {
-		t := newTable(">FLOW", "PROTO", "SOURCE", "DESTINATION", "VERDICT", "RULE", "REASON", ">PACKETS", ">BACK", ">REFUSED", ">BYTES", ">BACK")
+		t := r.newTable(">FLOW", "PROTO", "SOURCE", "DESTINATION", "VERDICT", "RULE", "REASON", ">PACKETS", ">BACK", ">REFUSED", ">BYTES", ">BACK")
 		for i := range flows {
 			f := &flows[i]
-			t.add(f.FlowID, protocol(f.number), simEnd(f.SrcIP, f.SrcPort), simEnd(f.DestIP, f.DestPort), f.Verdict, dash(f.rulePlace()), dash(f.Reason),
-				f.Packets[0], f.Packets[1], f.Refused, f.Bytes[0], f.Bytes[1])
+			source, destination := simEnd(f.SrcIP, f.SrcPort), simEnd(f.DestIP, f.DestPort)
+			cells := []any{f.FlowID, protocol(f.number), source, destination}
+			if r.translates {
+				cells = append(cells, f.NAT.text(source, destination))
+			}
+			t.add(append(cells, f.Verdict, dash(f.rulePlace()), dash(f.Reason), f.Packets[0], f.Packets[1], f.Refused, f.Bytes[0], f.Bytes[1])...)
 		}
 		fmt.Fprintln(r.w)
 		if err := t.write(r.w, r.width); err != nil {

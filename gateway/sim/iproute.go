@@ -16,6 +16,9 @@ type KernelRoutes struct {
 	Routes []Route
 	// Addresses are the gateway's own on each port: sources of what it sends itself.
 	Addresses map[string][]netip.Addr
+	// VLANs are the addresses of VLANs on ports: what masquerading writes there. Of each family and VLAN the
+	// first counts.
+	VLANs []Device
 }
 
 // ipRoute is one object of iproute2's JSON.
@@ -142,8 +145,17 @@ func (k *KernelRoutes) addConnected(r *ipRoute, port func(string) (string, uint1
 }
 
 func (k *KernelRoutes) own(device string, a netip.Addr, port func(string) (string, uint16, bool)) {
-	if name, vlan, ok := port(device); ok && vlan == 0 && !slices.Contains(k.Addresses[name], a) {
-		k.Addresses[name] = append(k.Addresses[name], a)
+	switch name, vlan, ok := port(device); {
+	case !ok:
+	case vlan == 0:
+		if !slices.Contains(k.Addresses[name], a) {
+			k.Addresses[name] = append(k.Addresses[name], a)
+		}
+	case a.IsLinkLocalUnicast():
+	case a.Is4():
+		k.VLANs = append(k.VLANs, Device{Port: name, VLAN: vlan, IP4: a})
+	default:
+		k.VLANs = append(k.VLANs, Device{Port: name, VLAN: vlan, IP6: a})
 	}
 }
 

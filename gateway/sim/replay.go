@@ -6,10 +6,14 @@ import (
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/dataplane/packet"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // Replay sends the packets of a capture through a Sim. The capture does not say on which port a packet
 // arrived, so the first packet of each conversation comes in by one port and its replies by another.
+//
+// It knows flows as their openers do, as a capture in front of a translating gateway does: what the other end
+// of a translated flow sends is given the addresses that this end knows, before it arrives.
 type Replay struct {
 	sim           *Sim
 	in            string // "" = by the route to the sender
@@ -61,6 +65,9 @@ func (r *Replay) Packet(c *Captured) (Outcome, error) {
 	out.In = out.Conversation.In[out.Side]
 
 	arrived := r.arrive(frame, out.In, &h, c.Original+more)
+	if r.sim.translates {
+		arrived = r.outside(arrived, out.Conversation, out.Side)
+	}
 	result, err := r.sim.Packet(c.Time, out.In, arrived)
 	if err != nil {
 		return out, fmt.Errorf("packet %d: %w", c.N, err)
@@ -71,6 +78,9 @@ func (r *Replay) Packet(c *Captured) (Outcome, error) {
 	}
 	if result.Tolerated != bpf.XDPReasonREASON_NONE && result.Tolerated != bpf.XDPReasonREASON_MALFORMED_IPV4CHECKSUM {
 		out.Anomalies = append(out.Anomalies, result.Tolerated.String())
+	}
+	if result.NAT != nil && result.Verdict == Forward && out.Side == out.Conversation.Source {
+		out.Conversation.In[1-out.Side] = result.Out // where its destination lives after all
 	}
 	out.Result = result
 	return out, nil
@@ -99,6 +109,30 @@ func (r *Replay) arrive(frame []byte, in string, h *Headers, original int) []byt
 		clear(room[n:])
 	}
 	return room
+}
+
+// outside gives a packet of the other end of a translated flow the addresses that this end knows.
+func (r *Replay) outside(frame []byte, c *Conversation, side int) []byte {
+	t := flowtable.Tuple{Family: c.Family, Proto: c.Proto, Src: address(c.Addr[side]), Dst: address(c.Addr[1-side])}
+	switch c.Proto {
+	case packet.ProtoTCP, packet.ProtoUDP, packet.ProtoICMP, packet.ProtoICMPv6:
+		t.SrcPort, t.DstPort = c.Port[side], c.Port[1-side]
+	}
+	f, ok := r.sim.Table().Lookup(t)
+	if !ok || f.NAT == nil || reversed(f.Tuple) != t {
+		return frame
+	}
+	room := r.room[:copy(r.room, frame)]
+	out := reversed(f.NAT.Outer)
+	if !flowtable.Translate(room, &out) {
+		return frame
+	}
+	return room
+}
+
+func reversed(t flowtable.Tuple) flowtable.Tuple {
+	t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
+	return t
 }
 
 // enter gives a new conversation the ports by which its ends' packets arrive.
