@@ -97,6 +97,29 @@ func TestFullWordIsNoted(t *testing.T) {
 	}
 }
 
+// An alias whose flow is gone, and which nobody has freed yet, keeps a flow from its key. That one is not made, and not
+// counted as if it were.
+func TestOrphanStandsInTheWay(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 1024, 65535), forward("www", "192.0.2.1/32", "10.0.1.9", 8080))
+	ask := made{proto: udp, src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
+	r.send("lan", ask, toWAN)
+	id := r.flow(ask).ID
+	flow := &r.p.mem.flows4[id.Group].Slot[id.Slot]
+	flow.Core.Word = flow.Core.Word >> flowtable.WordGenerationBit << flowtable.WordGenerationBit
+	r.p.mem.gateway[0].Flows--
+	r.p.mem.gateway[0].HalfOpen--
+	r.refused("what comes meanwhile", "wan", made{proto: udp, src: ask.dst, dst: at("192.0.2.1:4000")}, toLAN, bpf.XDPReasonREASON_FLOW_GONE)
+	counters, err := r.p.NATCounters()
+	if c := counters["www"]; err != nil || c.Flows != 0 {
+		t.Errorf("the rule has counted %+v (%v) for a flow that was not made", c, err)
+	}
+	r.holds("then", 1, 1, 1)
+	end := uint32((r.now + 3e9) >> 20)
+	none := flowtable.UniformTimeouts(0)
+	r.table.Scan(end, &none, func() {}, func(*flowtable.Flow) {})
+	r.holds("in the end", 0, 0, 0)
+}
+
 // A policy without an address to masquerade as refuses, and so does a port where the family has none.
 func TestNoAddress(t *testing.T) {
 	r := openNATRig(t, Options{}, masquerade("six", "fd00:1::/64", 1024, 65535))
