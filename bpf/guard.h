@@ -64,6 +64,17 @@ static __always_inline void admitted_by(struct packet *p, __u32 rule)
 	p->verdict = rule | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 }
 
+/* Looks up the flow of a packet of the host itself. Nobody translates it: the kernel's errors about packets of
+ * translated flows that it carries on would tell either end what is behind the gateway. */
+static __noinline int find_own(struct packet *p, struct flow_ref *f)
+{
+	int reason = find_again(p, f);
+
+	if (!have_nat || reason != FIND_FLOW || likely(!p->xlat))
+		return reason;
+	return p->xlat & XLAT_REPLY ? REASON_NAT_CONFLICT : REASON_NAT_UNTRANSLATED;
+}
+
 /* A packet of the host itself, parsed, about to leave by port. */
 static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p, struct port *port,
 					bool tapped)
@@ -98,7 +109,7 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		reason = quoted_tc(skb, p);
 		if (reason)
 			return reason;
-		reason = find_again(p, &f);
+		reason = find_own(p, &f);
 		if (reason == FIND_FLOW)
 			reason = f.core ? guard_flow(p, &f) : REASON_FLOW_GONE;
 		else if (reason == FIND_NONE)
@@ -107,7 +118,7 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 			admitted_by(p, rule_of(f.core));
 		return reason;
 	}
-	reason = find_again(p, &f);
+	reason = find_own(p, &f);
 	if (reason == FIND_NONE) {
 		if (p->kind == PACKET_REPLY)
 			reason = REASON_ICMP_NO_REQUEST;
@@ -116,7 +127,7 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		else
 			reason = open_flow(p, 0);
 		if (!reason)
-			reason = find_again(p, &f);
+			reason = find_own(p, &f);
 		if (reason == FIND_NONE)
 			reason = REASON_FLOW_GONE;
 	}

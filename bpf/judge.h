@@ -507,6 +507,7 @@ __noinline int enter_flow(struct packet *p)
 			take_back4(p, s);
 		else
 			take_back6(p, s);
+		p->xlat = 0; /* what the flow that is there says is for find() to see */
 	}
 	if (!reason && result != INSERT_EXISTS && p->verdict & VERDICT_LOG)
 		emit_packet(p, o->rule, EVENT_FLOW_START, REASON_NONE);

@@ -162,7 +162,7 @@ __noinline int choose_destination(struct packet *p, __u16 context)
 		return REASON_INTERNAL;
 	s->nat.source_rule = s->nat.destination_rule = 0;
 	s->nat.ports = NAT_NO_PORTS;
-	s->nat.port = 0;
+	s->nat.port = s->nat.others = 0;
 	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
 	__builtin_memcpy(p->out_dst, p->dst, sizeof(p->out_dst));
 	p->out_sport = p->sport;
@@ -324,14 +324,26 @@ __noinline int enter_alias(struct packet *p)
 		return REASON_NONE;
 	case INSERT_EXISTS:
 		/* its port, if it chose one, is that of the entry */
-		return s->nat.ports == NAT_NO_PORTS ? REASON_NONE : REASON_NAT_CONFLICT;
+		if (s->nat.ports == NAT_NO_PORTS)
+			return REASON_NONE;
 	case INSERT_TAKEN:
+		s->nat.other[s->nat.others++ & (NAT_TRIES - 1)] = s->nat.port;
 		return REASON_NAT_CONFLICT;
 	case INSERT_FULL:
 		t->refused++;
 		return REASON_FLOW_TABLE_FULL;
 	}
 	return REASON_INTERNAL;
+}
+
+/* Gives back the ports that were tried in vain. They stay taken until then, so that each try is for another
+ * one; the flows that have them took them by another rule, or in other bitmaps, and would not. */
+static __noinline void give_others(struct scratch *s)
+{
+	for (__u32 i = 0; i < NAT_TRIES; i++) {
+		if (i < s->nat.others)
+			give_port(s->nat.ports, s->nat.other[i]);
+	}
 }
 
 /* Chooses the port of a flow that p opens and makes its second entry. */
@@ -385,12 +397,14 @@ __noinline int enter_translation(struct packet *p)
 }
 
 /* The source of a packet that the rules allow, and the flow with its second entry. */
-static __always_inline int open_translated(struct packet *p, const struct scratch *s)
+static __always_inline int open_translated(struct packet *p, struct scratch *s)
 {
 	int reason = choose_source(p);
 
 	if (!reason && p->xlat)
 		reason = enter_translation(p);
+	if (unlikely(s->nat.others))
+		give_others(s);
 	if (!reason)
 		reason = enter_flow(p);
 	if (reason || !p->xlat)

@@ -93,7 +93,7 @@ struct packet {
 	__be16 out_sport, out_dport; /* as sport and dport; valid iff xlat */
 	__u16 inner; /* offset of the quoted transport header; valid iff PACKET_ERROR */
 	__u8 pad[2];
-	__be32 out_src[4], out_dst[4]; /* valid iff xlat */
+	__be32 out_src[4], out_dst[4]; /* valid iff xlat; IPv4: first element, others anything */
 	__u32 queue; /* QUEUE_INDEX of arrival; valid iff stages */
 	struct chain chain; /* of its extension headers, here because the stack is small */
 };
@@ -147,7 +147,8 @@ struct nat_choice {
 	__u32 source_rule, destination_rule; /* 0 = none */
 	__u32 ports; /* element of nat_ports, or NAT_NO_PORTS */
 	__u16 port; /* taken there, host order */
-	__u16 pad;
+	__u16 others; /* ports that were taken there in vain */
+	__u16 other[NAT_TRIES];
 	struct opening alias; /* what its second entry starts with */
 	struct flow4_key alias4,
 		gone4; /* keys of second entries: its own, and that of a flow which left */

@@ -37,6 +37,9 @@ static __always_inline __u32 note_source(struct xdp_md *ctx, const struct packet
 			return 0;
 	}
 	__builtin_memcpy(e->to, p->out_src, sizeof(e->to));
+	/* where p is of a known flow, out_src holds no more than an address of its family */
+	if (p->family == 4)
+		e->to[1] = e->to[2] = e->to[3] = 0;
 	e->sport = error ? 0 : p->sport;
 	e->to_port = error ? 0 : p->out_sport;
 	e->family = p->family;

@@ -48,6 +48,16 @@ __noinline __u32 port_free(__u32 element, __u32 port)
 	return b && !(read_word(taken_word(b, port >> 6)) >> (port & 63) & 1);
 }
 
+/* Notes that a word has no bit left; another CPU may give one back meanwhile. */
+static __always_inline void note_full(struct nat_bitmap *b, __u32 word)
+{
+	__u64 full = 1ull << (word & 63);
+
+	__sync_fetch_and_or(full_word(b, word >> 6), full);
+	if (read_word(taken_word(b, word)) != ~0ull)
+		__sync_fetch_and_and(full_word(b, word >> 6), ~full);
+}
+
 /* The first free port from `start` on, or one that has just been taken; NO_PORT if there is none. */
 __noinline __u32 next_port(__u32 element, __u32 start)
 {
@@ -74,7 +84,11 @@ __noinline __u32 next_port(__u32 element, __u32 start)
 		return NO_PORT;
 	word = (at & 15) << 6 | lowest_bit(free);
 	free = ~read_word(taken_word(b, word));
-	return free ? word << 6 | lowest_bit(free) : word << 6;
+	if (free)
+		return word << 6 | lowest_bit(free);
+	/* who gave a port back said so when others had taken it already */
+	note_full(b, word);
+	return word << 6;
 }
 
 /* Takes a port. 0: another CPU was faster. */
@@ -82,19 +96,15 @@ __noinline __u32 take_port(__u32 element, __u32 port)
 {
 	struct nat_bitmap *b = bpf_map_lookup_elem(&nat_ports, &element);
 	__u32 word = port >> 6;
-	__u64 bit = 1ull << (port & 63), full = 1ull << (word & 63), before;
+	__u64 bit = 1ull << (port & 63), before;
 
 	if (!b)
 		return 0;
 	before = __sync_fetch_and_or(taken_word(b, word), bit);
 	if (before & bit)
 		return 0;
-	if ((before | bit) == ~0ull) {
-		__sync_fetch_and_or(full_word(b, word >> 6), full);
-		/* one may have been given back meanwhile */
-		if (read_word(taken_word(b, word)) != ~0ull)
-			__sync_fetch_and_and(full_word(b, word >> 6), ~full);
-	}
+	if ((before | bit) == ~0ull)
+		note_full(b, word);
 	return 1;
 }
 

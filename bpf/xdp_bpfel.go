@@ -633,7 +633,8 @@ type XDPScratch struct {
 		DestinationRule uint32
 		Ports           uint32
 		Port            uint16
-		Pad             uint16
+		Others          uint16
+		Other           [8]uint16
 		Alias           struct {
 			_       structs.HostLayout
 			Flags   uint64

@@ -26,11 +26,17 @@ const (
 // leave has the kernel send a packet that it forwards by the port wan, with a mark.
 func (r *natRig) leave(ip []byte, mark uint32) (verdict uint32, out []byte) {
 	r.Helper()
+	return r.guard(ip, skb{Mark: mark, IngressIfindex: 1, Ifindex: 1})
+}
+
+// guard has the kernel send a packet by a port.
+func (r *natRig) guard(ip []byte, context skb) (verdict uint32, out []byte) {
+	r.Helper()
 	frame := append([]byte{2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 0, 2, 8, 0}, ip...)
 	if ip[0]>>4 == 6 {
 		frame[12], frame[13] = 0x86, 0xdd
 	}
-	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096), Context: skb{Mark: mark, IngressIfindex: 1, Ifindex: 1}}
+	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096), Context: context}
 	verdict, err := r.p.running.Load().guard.Run(&run)
 	if err != nil {
 		r.Fatal(err)
@@ -123,6 +129,17 @@ func TestGuardTranslates(t *testing.T) {
 	if verdict, ip := r.leave(less(half).ip(), r.markOf(got)); verdict != actUnspec || !bytes.Equal(ip, less(out).ip()) {
 		t.Errorf("verdict %d, it leaves as\n%x, want\n%x", int32(verdict), ip, less(out).ip())
 	}
+	// a flow of IPv4 that is known, behind one of IPv6 on the same CPU
+	known := made{proto: udp, payload: []byte("ab"), src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
+	for range 8 {
+		r.send("lan", made{proto: udp, src: at("[fd00:1::7]:4000"), dst: at("[2001:db8:9::9]:53")}, toSilent)
+		got := r.send("lan", known, toSilent)
+		out := less(known)
+		out.src = at("192.0.2.1:4000")
+		if verdict, ip := r.leave(less(known).ip(), r.markOf(got)); verdict != actUnspec || !bytes.Equal(ip, out.ip()) {
+			t.Fatalf("behind IPv6: verdict %d, leaves as\n%x, want\n%x", int32(verdict), ip, out.ip())
+		}
+	}
 	// larger than the way, and to be cut by the kernel
 	big := made{proto: udp, payload: make([]byte, 700), src: at("10.0.0.7:5000"), dst: at("198.51.100.9:53"), cut: true}
 	if got := r.send("lan", big, toNarrow); got.Pass != 1+uint32(bpf.XDPPassCausePASS_FRAGMENT) || !bytes.Equal(got.ip, big.ip()) {
@@ -131,5 +148,29 @@ func TestGuardTranslates(t *testing.T) {
 	// nothing of its source changes: no element speaks of it
 	if verdict, ip := r.leave(less(half).ip(), passMark|uint32(bpf.XDPPassCausePASS_NEIGHBOUR)); verdict != actUnspec || !bytes.Equal(ip, less(half).ip()) {
 		t.Errorf("a marked packet without translation: verdict %d, leaves as\n%x", int32(verdict), ip)
+	}
+}
+
+// What the gateway itself says of translated flows is not translated: it does not leave, so that nobody learns of
+// addresses behind the gateway.
+func TestGuardKeepsAddressesBehind(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 1024, 65535), forward("www", "192.0.2.5/32", "10.0.1.9", 8080))
+	out := made{proto: udp, src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
+	in := made{proto: udp, src: at("198.51.100.9:4000"), dst: at("192.0.2.5:80")}
+	r.send("lan", out, toWAN)
+	r.send("wan", in, toLAN)
+	answer, behind := made{proto: udp, src: out.dst, dst: out.src}, made{proto: udp, src: in.src, dst: at("10.0.1.9:8080")}
+	for what, c := range map[string]struct {
+		about  made
+		reason bpf.XDPReason
+	}{
+		"an answer on its way in":         {answer, bpf.XDPReasonREASON_NAT_UNTRANSLATED},
+		"a packet on its way to a server": {behind, bpf.XDPReasonREASON_NAT_CONFLICT},
+	} {
+		m := made{proto: icmp, kind: 3, code: 1, src: at("192.0.2.1:0"), dst: netip.AddrPortFrom(c.about.src.Addr(), 0), payload: c.about.ip()}
+		before := dropped(t, r.p, c.reason)
+		if verdict, ip := r.guard(m.ip(), skb{Ifindex: 1}); verdict != actShot || dropped(t, r.p, c.reason) != before+1 {
+			t.Errorf("an error about %s: verdict %d, leaves as\n%x", what, int32(verdict), ip)
+		}
 	}
 }

@@ -33,6 +33,27 @@ func TestPortsExhausted(t *testing.T) {
 	r.holds("in the end", 0, 0, 0)
 }
 
+// Two rules may write one address. What the flows of one have cannot be had by those of the other, and they take
+// nothing for it that nobody would ever give back.
+func TestPortsOfAnotherRule(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 2000, 2009), masquerade("guests", "10.2.0.0/24", 2000, 2009))
+	for i := range uint16(9) {
+		m := made{proto: udp, src: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), 2000+i), dst: at("198.51.100.9:53")}
+		if got := r.send("lan", m, toWAN); got.Reason != 0 {
+			t.Fatalf("flow %d: %v", i, bpf.XDPReason(got.Reason))
+		}
+	}
+	for range 20 {
+		// the one port that is left may be found by none of the tries
+		got := r.send("lan", opening(udp, "10.2.0.7:2004", "198.51.100.9:53"), toWAN)
+		if got.Reason != 0 && bpf.XDPReason(got.Reason) != bpf.XDPReasonREASON_NAT_EXHAUSTED {
+			t.Fatalf("a guest: %v", bpf.XDPReason(got.Reason))
+		}
+	}
+	r.end()
+	r.holds("in the end", 0, 0, 0)
+}
+
 // All ports that a rule allows are used, wherever in the words of the bitmap they begin and end.
 func TestEveryPortIsUsed(t *testing.T) {
 	const first, last = 4090, 4300
@@ -51,6 +72,52 @@ func TestEveryPortIsUsed(t *testing.T) {
 	}
 	r.refused("one more", "lan", made{proto: udp, src: at("10.0.0.7:9999"), dst: at("198.51.100.9:53")}, toWAN, bpf.XDPReasonREASON_NAT_EXHAUSTED)
 	r.holds("full", 2*(last-first+1), last-first+1, last-first+1)
+}
+
+// Giving a port back and taking it again at the same time may leave a word without free ports that is not noted as
+// full: it costs a try, and not those behind it.
+func TestFullWordIsNoted(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 2048, 2175))
+	bitmaps := portsOf(r.p).Bitmaps
+	for i := range uint16(128) {
+		if i == 64 {
+			for e := range bitmaps { // ports 2048 to 2111 are taken where such flows are
+				if bitmaps[e].Taken[32] == ^uint64(0) {
+					bitmaps[e].Full[0] &^= 1 << 32
+				}
+			}
+		}
+		m := made{proto: udp, src: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), 2048+i), dst: at("198.51.100.9:53")}
+		if i >= 64 {
+			m.src = netip.AddrPortFrom(m.src.Addr(), 10000+i) // not a port of the rule
+		}
+		if got := r.send("lan", m, toWAN); got.Reason != 0 {
+			t.Fatalf("flow %d: %v", i, bpf.XDPReason(got.Reason))
+		}
+	}
+}
+
+// An alias whose flow is gone, and which nobody has freed yet, keeps a flow from its key. That one is not made, and not
+// counted as if it were.
+func TestOrphanStandsInTheWay(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 1024, 65535), forward("www", "192.0.2.1/32", "10.0.1.9", 8080))
+	ask := made{proto: udp, src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
+	r.send("lan", ask, toWAN)
+	id := r.flow(ask).ID
+	flow := &r.p.mem.flows4[id.Group].Slot[id.Slot]
+	flow.Core.Word = flow.Core.Word >> flowtable.WordGenerationBit << flowtable.WordGenerationBit
+	r.p.mem.gateway[0].Flows--
+	r.p.mem.gateway[0].HalfOpen--
+	r.refused("what comes meanwhile", "wan", made{proto: udp, src: ask.dst, dst: at("192.0.2.1:4000")}, toLAN, bpf.XDPReasonREASON_FLOW_GONE)
+	counters, err := r.p.NATCounters()
+	if c := counters["www"]; err != nil || c.Flows != 0 {
+		t.Errorf("the rule has counted %+v (%v) for a flow that was not made", c, err)
+	}
+	r.holds("then", 1, 1, 1)
+	end := uint32((r.now + 3e9) >> 20)
+	none := flowtable.UniformTimeouts(0)
+	r.table.Scan(end, &none, func() {}, func(*flowtable.Flow) {})
+	r.holds("in the end", 0, 0, 0)
 }
 
 // A policy without an address to masquerade as refuses, and so does a port where the family has none.

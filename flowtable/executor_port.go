@@ -14,9 +14,18 @@ func (e *Executor) alias(a *aliasOpening) bpf.XDPReason {
 }
 
 // aliasWithPort is alias of a flow whose source port, or identifier, is chosen among those of a.ports. Of
-// the tries the first is for the port that it has.
+// the tries the first is for the port that it has. Ports whose tuples are another flow's stay taken until it
+// is done, so that each try is for another one; those who have them took them elsewhere, and would not give
+// them back here.
 func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
 	t := e.cfg.Table
+	var others [natTries]uint16
+	tried := 0
+	defer func() {
+		for _, port := range others[:tried] {
+			t.natPorts.give(a.ports, port)
+		}
+	}()
 	out, h := w.out, t.hash(a.target)
 	for i := range uint32(natTries) {
 		port := w.tuple.SrcPort
@@ -38,6 +47,8 @@ func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
 			t.natPorts.give(a.ports, port)
 			return bpf.XDPReasonREASON_FLOW_TABLE_FULL
 		}
+		others[tried] = port
+		tried++
 	}
 	if n := e.Counters.nat(a.sourceRule); n != nil {
 		n.Exhausted++
