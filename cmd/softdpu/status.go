@@ -61,7 +61,7 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	p.say("Program", "tag %s", s.Program)
 	p.say("Configuration", "%s", s.Config)
 	p.say("Policy", "%s", s.Policy.Path)
-	p.say("", "%s, %s passed, epoch %d, loaded %s ago", quantity(s.Policy.Rules, "rule"), quantity(s.Policy.Tests, "test"), s.Policy.Epoch, ago(s.Policy.Loaded))
+	p.say("", "%s, %s passed, epoch %d, loaded %s ago", rulesAndNAT(s.Policy.Rules, s.Policy.NAT), quantity(s.Policy.Tests, "test"), s.Policy.Epoch, ago(s.Policy.Loaded))
 	p.say("", "sha256 %.16s", s.Policy.Hash)
 	if at := s.Policy.NextExpiry; at != nil {
 		p.say("", "a rule expires in %s", interval(max(0, at.Sub(now).Seconds())))
