@@ -130,7 +130,7 @@ func differ(a, b *Result) string {
 	x, y := *a, *b
 	x.Frame, y.Frame = nil, nil
 	if !reflect.DeepEqual(x, y) {
-		return fmt.Sprintf("go says %+v, xdp says %+v", x, y)
+		return fmt.Sprintf("go says %+v, %+v, xdp says %+v, %+v", x, x.NAT, y, y.NAT)
 	}
 	if !bytes.Equal(a.Frame, b.Frame) {
 		return fmt.Sprintf("%v: go sends %x, xdp sends %x", a.Verdict, a.Frame, b.Frame)

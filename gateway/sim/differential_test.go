@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"os"
@@ -77,7 +78,7 @@ func covered(t *testing.T, all *traffic.Tally) {
 	if all.Clamped < all.Packets/200 {
 		t.Errorf("the MSS of %d packets was lowered, of %d", all.Clamped, all.Packets)
 	}
-	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker"} {
+	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker", "answered"} {
 		if n := all.Translated[what]; n < max(1, all.Packets/10_000) {
 			t.Errorf("%d packets of translated flows are %s", n, what)
 		}
@@ -168,6 +169,9 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 				t.Fatal("and so on")
 			}
 		}
+		if want.Translated && r.got.Verdict == Answer {
+			st.Tally.Translated["answered"]++
+		}
 		for _, rule := range want.Beside {
 			c := counts[rule]
 			bytes := ipLength(p.Frame)
@@ -223,7 +227,13 @@ func gatewayOf(t *testing.T, engine Engine, w *oracle.World, policy *traffic.Pol
 	t.Helper()
 	cfg := Config{Policy: compileFor(t, w, policy, nil), Engine: engine, Inline: w.Pairs, Ethertypes: w.Ethertypes, ForceStages: forced(policy)}
 	for _, p := range w.Ports {
-		cfg.Ports = append(cfg.Ports, Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU, MSSClamp: w.MSS[p.Name]})
+		port := Port{Name: p.Name, MAC: p.MAC, MTU: p.MTU, MSSClamp: w.MSS[p.Name]}
+		for _, d := range w.Devices {
+			if d.Port == p.Name && d.VLAN == 0 {
+				port.IP4, port.IP6 = d.IP4, d.IP6
+			}
+		}
+		cfg.Ports = append(cfg.Ports, port)
 	}
 	kinds := map[oracle.RouteKind]RouteKind{
 		oracle.RoutePort: RoutePort, oracle.RouteHost: RouteHost,
@@ -280,6 +290,11 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string
 	if want.Reason == "" && (got.Out != want.Out || !bytes.Equal(got.Frame, want.Frame)) {
 		return fmt.Sprintf("out by %q:\n%x\nwant %q:\n%x", got.Out, got.Frame, want.Out, want.Frame)
 	}
+	if got.Verdict == Answer && want.Translated {
+		if wrong := s.answers(p, got); wrong != "" {
+			return fmt.Sprintf("%s is answered by\n%x\n%s", reason, got.Frame, wrong)
+		}
+	}
 	if worker := got.Tier == "worker"; worker != want.Worker {
 		return fmt.Sprintf("%v by tier %q, want by a worker: %v", got.Verdict, got.Tier, want.Worker)
 	}
@@ -298,6 +313,42 @@ func (s *Sim) reads(p *traffic.Packet, want *oracle.Verdict, got *Result) string
 	}
 	return ""
 }
+
+// answers says what is wrong with the ICMP error that the gateway itself sends about a packet of a translated
+// flow. The sender must know what is quoted: it is the packet as it came.
+func (s *Sim) answers(p *traffic.Packet, got *Result) string {
+	asked, answer := ReadHeaders(p.Frame), ReadHeaders(got.Frame)
+	at := s.ports[p.Port]
+	want, from := []byte{11, 0}, at.IP4
+	switch tooBig := got.Reason == bpf.XDPReasonREASON_TOO_BIG; {
+	case asked.Family == 6 && tooBig:
+		want, from = []byte{2, 0}, at.IP6
+	case asked.Family == 6:
+		want, from = []byte{3, 0}, at.IP6
+	case tooBig:
+		want = []byte{3, 4}
+	}
+	switch {
+	case asked.Later || asked.isICMP() && asked.icmp() == packet.Error:
+		return "such packets are never answered"
+	case got.Out != p.Port || !bytes.Equal(got.Frame[:6], p.Frame[6:12]) || answer.VLAN != asked.VLAN:
+		return "it does not go back where the packet came from"
+	case answer.Src != from || answer.Dst != asked.Src:
+		return fmt.Sprintf("it is from %s to %s, want from %s to %s", answer.Src, answer.Dst, from, asked.Src)
+	case !answer.Whole || answer.ICMPType != want[0] || answer.ICMPCode != want[1]:
+		return fmt.Sprintf("its type and code are %d and %d, want %v", answer.ICMPType, answer.ICMPCode, want)
+	case got.Reason == bpf.XDPReasonREASON_TOO_BIG && (mtu(&answer, got.Frame) >= asked.Length || mtu(&answer, got.Frame) < 1280):
+		return fmt.Sprintf("an MTU of %d does not help a packet of %d bytes", mtu(&answer, got.Frame), asked.Length)
+	case !bytes.HasPrefix(p.Frame[asked.L3:], got.Frame[answer.L4+8:answer.L3+answer.Length]) || answer.L3+answer.Length < answer.L4+8+asked.L4-asked.L3+8:
+		return "it does not quote the packet as it came, with 8 bytes behind its header"
+	case len(wrongChecksums(got.Frame, &answer)) > 0:
+		return "its checksums are wrong"
+	}
+	return ""
+}
+
+// mtu reads that of an ICMP error: IPv4 has it in the low half of the word.
+func mtu(h *Headers, frame []byte) int { return int(binary.BigEndian.Uint32(frame[h.L4+4:])) }
 
 // tupleOfFlow is that of the flow that a packet belonged to.
 func tupleOfFlow(v *oracle.Verdict) flowtable.Tuple {

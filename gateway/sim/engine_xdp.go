@@ -206,9 +206,27 @@ func (e *xdpEngine) run(frame []byte) (verdict uint32, n int, err error) {
 func (e *xdpEngine) table() *flowtable.Table { return e.flows }
 
 func (e *xdpEngine) age(now uint32, timeouts *flowtable.Timeouts) error {
+	// Ports of translated flows that end are free again.
+	ports, done := e.plane.NATPorts()
+	defer done()
+	e.flows.SetNATPorts(ports.Layout, ports.Bitmaps)
+	defer e.flows.SetNATPorts(0, nil)
 	e.flows.Scan(now, timeouts, func() {}, func(*flowtable.Flow) {}) // no packet is under way
-	_, err := e.plane.AgeOverflow(now, timeouts, func(*bpf.XDPFlow4) {}, func(*bpf.XDPFlow6) {})
-	return err
+	var beside []flowtable.Flow
+	add := func(f flowtable.Flow, ok bool) {
+		if ok {
+			beside = append(beside, f)
+		}
+	}
+	_, err := e.plane.AgeOverflow(now, timeouts,
+		func(f *bpf.XDPFlow4) { add(flowtable.View4(f)) }, func(f *bpf.XDPFlow6) { add(flowtable.View6(f)) })
+	for i := range beside {
+		e.flows.DropAlias(&beside[i])
+	}
+	if err != nil {
+		return err
+	}
+	return e.plane.SweepOverflow(e.flows, now)
 }
 
 func (e *xdpEngine) close() error {

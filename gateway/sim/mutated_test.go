@@ -39,6 +39,13 @@ func TestMutatedCapturesThroughBothEngines(t *testing.T) {
 	}
 	cfg := Config{
 		Policy: compile(t, `zones: {a: {ports: [a]}, b: {ports: [b]}, v: {ports: [a, b], vlans: [7, 100]}, r: {ports: [r]}, s: {ports: [s]}, t: {ports: [s], vlans: [20]}}
+nat:
+  - {name: site, from: any, to: [r, s, t], prefix: {inside: 192.168.2.0/24, outside: 198.51.100.0/24}}
+  - {name: six, from: any, to: any, prefix: {inside: "2001::/16", outside: "3ffe::/16"}}
+  - {name: few, from: r, to: s, service: udp/53, masquerade: {ports: 3000-3007}}
+  - {name: out, from: any, to: [s, t], masquerade: {}}
+  - {name: pool, from: any, to: r, snat: {addresses: 203.0.113.8/30}}
+  - {name: farm, from: any, to: [172.16.0.0/12, 10.0.0.0/9], service: tcp/80, dnat: {servers: [{address: 10.200.0.1, port: 8080}, {address: 192.168.7.7}, {address: 192.0.2.9}], spread: connection}}
 rules:
   - {name: no-names, from: any, to: any, service: udp/53, action: reject}
   - {name: under-way, from: [b, s], to: any, service: tcp/any, action: allow, midstream: true}
@@ -46,7 +53,7 @@ rules:
   - {name: all, from: any, to: any, action: allow}
 `, firewall.CompileOptions{}),
 		Ports: []Port{{Name: "a", MTU: 1500}, {Name: "b", MTU: 1300}, {Name: "r", MAC: [6]byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.0.1"), IP6: netip.MustParseAddr("2001:db8::1")},
-			{Name: "s", MAC: [6]byte{2, 0, 0, 0, 0, 2}, MTU: 1400}},
+			{Name: "s", MAC: [6]byte{2, 0, 0, 0, 0, 2}, MTU: 1400, IP4: netip.MustParseAddr("10.0.0.2"), FixChecksums: true}},
 		Inline: [][2]string{{"a", "b"}}, Ethertypes: []uint16{0x8864}, FlowsMax: 256,
 		Routes: []Route{
 			{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Port: "s", MAC: [6]byte{2, 1, 1, 1, 1, 1}},

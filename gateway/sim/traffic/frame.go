@@ -71,6 +71,25 @@ func (f frame) sum() {
 	binary.BigEndian.PutUint16(h[10:], ^uint16(total))
 }
 
+// bare leaves no more of the checksum of TCP or UDP over IPv4 than the sum of its pseudo-header, as a sender
+// does whose device is to complete it.
+func (f frame) bare() frame {
+	proto, at := f.b[f.ip+9], map[uint8]int{protoTCP: 16, protoUDP: 6}[f.b[f.ip+9]]
+	if at == 0 {
+		return f
+	}
+	return f.edit(func(ip, l4 []byte) {
+		total := uint32(proto) + uint32(len(f.payload()))
+		for i := 12; i < 20; i += 2 {
+			total += uint32(binary.BigEndian.Uint16(ip[i:]))
+		}
+		for total > 0xffff {
+			total = total>>16 + total&0xffff
+		}
+		binary.BigEndian.PutUint16(l4[at:], uint16(total))
+	})
+}
+
 // length writes the IP header's length field, in bytes from the IP header on.
 func (f frame) length(n int) {
 	if f.is4() {

@@ -95,6 +95,33 @@ var natRecipes = []recipe{
 			}
 		}
 	}},
+	// Checksums that are not looked at, missing, or beyond the packet's end.
+	{name: "nat-checksums", weight: 2, plan: func(s *Stream, p *plan) {
+		t, ok := s.natTuple(nil)
+		if !ok {
+			return
+		}
+		if t.proto = []uint8{protoUDPLite, protoDCCP, protoUDP}[s.r.IntN(3)]; t.proto != protoUDP {
+			t.sport, t.dport = 0, 0
+		}
+		if w, ok := s.judge(s.oracle, t); !ok || !w.allowed {
+			return
+		}
+		for range 2 {
+			f := s.opening(&t, s.r.IntN(9))
+			switch s.r.IntN(4) {
+			case 0:
+				f.b[f.l4+6], f.b[f.l4+7] = 0, 0
+			case 1:
+				f.b[f.l4+6], f.b[f.l4+7] = 0xff, 0xff
+			case 2:
+				if t.proto != protoUDP {
+					f = f.cut(s.r.IntN(9))
+				}
+			}
+			p.add(t.a.port, f)
+		}
+	}},
 	// The kernel carries it on: to a neighbour that is not known, or in pieces.
 	{name: "nat-to-kernel", weight: 2, allowed: 1, plan: func(s *Stream, p *plan) {
 		t, ok := s.natTuple(func(w *witness, _, _ *firewall.NATRule) bool { return w.is4() })
@@ -103,7 +130,11 @@ var natRecipes = []recipe{
 		}
 		if chance(s.r, 2) {
 			f := s.opening(&t, 0)
-			p.add(t.a.port, s.opening(&t, s.mtu(&t)-f.total()+1+s.r.IntN(8)))
+			f = s.opening(&t, s.mtu(&t)-f.total()+1+s.r.IntN(8))
+			if chance(s.r, 2) {
+				f = f.bare()
+			}
+			p.add(t.a.port, f)
 			return
 		}
 		t.b.addr = inRange(s.r, s.segmentAt(t.b.port, t.b.vlan).silent()[0])

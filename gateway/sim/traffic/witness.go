@@ -10,14 +10,16 @@ import (
 
 // IP protocol numbers that recipes speak of.
 const (
-	protoICMP   = 1
-	protoTCP    = 6
-	protoUDP    = 17
-	protoGRE    = 47
-	protoESP    = 50
-	protoAH     = 51
-	protoICMPv6 = 58
-	protoSCTP   = 132
+	protoICMP    = 1
+	protoTCP     = 6
+	protoUDP     = 17
+	protoDCCP    = 33
+	protoGRE     = 47
+	protoESP     = 50
+	protoAH      = 51
+	protoICMPv6  = 58
+	protoSCTP    = 132
+	protoUDPLite = 136
 )
 
 // station is an end of a conversation, and where its frames arrive.
