@@ -292,6 +292,9 @@ func (l *loader) natPool(r *NATRule, at, n *Node) {
 	case len(l.Errs) > before:
 	case len(pool) == 0:
 		l.Fail(n.Pos.Errorf("an empty list of addresses").WithHint("write %s", natExamples[NATSource]))
+	case len(pool) > 1 && pool[0].First.Is4() != pool[len(pool)-1].First.Is4():
+		l.Fail(n.Pos.Errorf("the addresses of a pool are of both families: %s and %s", addressText(pool[0]), addressText(pool[len(pool)-1])).
+			WithHint("write a rule for each family"))
 	case len(pool) > 1:
 		l.Fail(n.Pos.Errorf("the addresses of a pool do not follow each other: %s ends before %s", addressText(pool[0]), addressText(pool[1])).
 			WithHint("write a rule for each range, for other sources each"))

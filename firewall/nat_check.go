@@ -43,14 +43,15 @@ func (l *loader) natServicePorts(r *NATRule) {
 	if at < 0 {
 		return
 	}
-	const remedy = "add service: tcp/443, or other ports of TCP and UDP"
 	if len(r.Services) == 0 {
-		l.Fail(r.KindPos.Errorf("server %s has a port, and nat rule %q does not say its service", r.Servers[at].Address, r.Name).WithHint(remedy))
+		l.Fail(r.KindPos.Errorf("server %s has a port, and nat rule %q does not say its service", r.Servers[at].Address, r.Name).
+			WithHint("add service: tcp/443, or other ports of TCP and UDP"))
 		return
 	}
 	for _, s := range r.Services {
 		if s.Proto.First != s.Proto.Last || s.Proto.First != protoTCP && s.Proto.First != protoUDP {
-			l.Fail(s.Pos.Errorf("server %s has a port, and %s has none", r.Servers[at].Address, s.Text).WithHint(remedy))
+			l.Fail(s.Pos.Errorf("server %s has a port, and %s has none", r.Servers[at].Address, s.Text).
+				WithHint("name ports of TCP and UDP alone, as in service: tcp/443; a rule without port does for the rest"))
 			return
 		}
 	}

@@ -26,18 +26,32 @@ func (l *loader) testNAT(n *Node) TestNAT {
 	}
 	if v := f["src"]; v != nil {
 		if out.Masquerade = v.Kind == ScalarNode && v.Text == string(NATMasquerade); !out.Masquerade {
-			out.Src = l.testAddress(v)
+			out.Src = l.natAddress(v, "write the address that the source becomes, one of the pool is enough, or masquerade")
 		}
 	}
 	if v := f["dst"]; v != nil {
 		if text, ok := l.Text(v, "an address"); ok {
 			var err error
 			if out.Dst, err = netip.ParseAddrPort(text); err != nil {
-				out.Dst = netip.AddrPortFrom(l.testAddress(v), 0)
+				out.Dst = netip.AddrPortFrom(l.natAddress(v, "write the server's address, with its port if wanted: \"10.30.0.5:8080\""), 0)
 			}
 		}
 	}
 	return out
+}
+
+// natAddress reads the address that one end becomes.
+func (l *loader) natAddress(n *Node, hint string) netip.Addr {
+	text, ok := l.Text(n, "an address")
+	if !ok {
+		return netip.Addr{}
+	}
+	a, _, err := parseAddress(text)
+	if err != nil {
+		l.Fail(n.Pos.Errorf("%v", err).WithHint("%s", hint))
+		return netip.Addr{}
+	}
+	return a
 }
 
 // text writes what is expected in one line, "" for nothing.

@@ -73,8 +73,8 @@ func TestNATExpectationErrors(t *testing.T) {
 		{"{verdict: allow, nat: {}}", "nat says nothing", "masquerade"},
 		{"{verdict: allow, nat: yes}", "nat must be a map of keys", "src, dst"},
 		{"{verdict: allow, nat: {source: 10.0.0.1}}", `unknown key "source" in nat`, "src"},
-		{"{verdict: allow, nat: {dst: 10.0.0.0/8}}", "is not an address", ""},
-		{"{verdict: allow, nat: {src: masquerad}}", "is not an address", ""},
+		{"{verdict: allow, nat: {dst: 10.0.0.0/8}}", "is not an address", "the server's address"},
+		{"{verdict: allow, nat: {src: masquerad}}", "is not an address", "or masquerade"},
 	} {
 		_, errs := parseText(t, natPolicy+"tests:\n  - {name: it, packet: {in: lan, out: wan, src: 10.20.0.1, dst: 192.0.2.1, service: tcp/80}, expect: "+row.expect+"}\n")
 		if len(errs) != 1 || errs[0].Line != 25 || !strings.Contains(errs[0].Msg, row.msg) || !strings.Contains(errs[0].Hint, row.hint) {

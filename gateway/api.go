@@ -99,6 +99,7 @@ type PolicyStatus struct {
 	Loaded     time.Time  `json:"loaded"`
 	Epoch      uint32     `json:"epoch"`
 	Rules      int        `json:"rules"` // without built-in ones
+	NAT        int        `json:"nat"`   // rules of translation
 	Zones      []string   `json:"zones"`
 	Tests      int        `json:"tests"` // all passed
 	NextExpiry *time.Time `json:"next_expiry"`

@@ -39,7 +39,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	}
 	log := g.options.Log.With(q.args()...)
 	warn(log, slices.Concat(r.config.Warnings, r.Warnings, g.idleSets()))
-	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "tests_passed", done.Tests)
+	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "nat", done.NAT, "tests_passed", done.Tests)
 	if done.ComesBack != nil {
 		log.Warn("the policy comes back to the one before unless it is confirmed", "entry", done.Entry, "deadline", done.ComesBack.Format(time.RFC3339),
 			"confirm", "softdpu policy confirm")
@@ -192,7 +192,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	epoch, _ = g.plane.Epoch()
 	g.events.policyChange(r, epoch, q)
 	done := &Reloaded{
-		Epoch: epoch, Entry: q.entry, Restored: k.restored, Files: r.Files, Rules: len(r.Compiled.Order), Tests: r.passed(),
+		Epoch: epoch, Entry: q.entry, Restored: k.restored, Files: r.Files, Rules: len(r.Compiled.Order), NAT: len(r.Compiled.NATOrder), Tests: r.passed(),
 		Warnings: Mistakes(warnings),
 	}
 	if p := g.history.pending(); p != nil {

@@ -12,6 +12,7 @@ type evePolicy struct {
 	Hash    string            `json:"hash"`  // as status has it
 	Files   []string          `json:"files"`
 	Rules   int               `json:"rules"` // without built-in ones
+	NAT     int               `json:"nat"`   // rules of translation
 	Zones   int               `json:"zones"` // with `host`
 	Tests   int               `json:"tests"`
 	Changes *firewall.Changes `json:"changes,omitempty"` // of the policy before
@@ -49,7 +50,8 @@ func (e *eventLog) policyRefused(q *change, k *candidate, err error) {
 	}
 	if k != nil && k.policy != nil {
 		p := k.policy
-		out.Policy.Files, out.Policy.Rules, out.Policy.Zones, out.Policy.Tests = p.Files, len(p.Rules), len(p.Zones)+1, len(p.Tests)
+		out.Policy.Files, out.Policy.Rules, out.Policy.NAT = p.Files, len(p.Rules), len(p.NAT)
+		out.Policy.Zones, out.Policy.Tests = len(p.Zones)+1, len(p.Tests)
 	}
 	m := &mistakes[0]
 	out.Softdpu.File, out.Softdpu.Line, out.Softdpu.Error, out.Softdpu.Errors = m.File, m.Line, m.Message, len(mistakes)
@@ -66,7 +68,7 @@ func (q *change) event(name string) eveRule {
 
 func (r *Ruleset) evePolicy(epoch uint32) *evePolicy {
 	return &evePolicy{
-		Epoch: epoch, Hash: r.hash(), Files: r.Files, Rules: len(r.Compiled.Order),
+		Epoch: epoch, Hash: r.hash(), Files: r.Files, Rules: len(r.Compiled.Order), NAT: len(r.Compiled.NATOrder),
 		Zones: len(r.zoneNames()), Tests: r.passed(),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -23,7 +24,7 @@ type FlowNAT struct {
 
 // NATStatus is what GET /v1/nat answers.
 type NATStatus struct {
-	Rules     []NATRuleStatus    `json:"rules"`     // of the policy, in its order
+	Rules     []NATRuleStatus    `json:"rules"`     // of the policy, in its order; then those gone that still translate flows
 	Addresses []NATAddressStatus `json:"addresses"` // that masquerading writes
 }
 
@@ -31,7 +32,7 @@ type NATStatus struct {
 type NATRuleStatus struct {
 	Name      string `json:"name"`
 	Kind      string `json:"kind"` // keep, masquerade, snat, dnat or prefix
-	Text      string `json:"text"` // what it writes
+	Text      string `json:"text"` // what it writes, "" if it is gone
 	File      string `json:"file"`
 	Line      int    `json:"line"`
 	Flows     uint64 `json:"flows"`      // that it translates now
@@ -43,6 +44,7 @@ type NATRuleStatus struct {
 	// quarter of the remote ends.
 	FullestPercent float64 `json:"fullest_percent"`
 	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
+	Gone           bool    `json:"gone"`       // of an earlier policy: it translates the flows that it has, and no new ones
 	Description    string  `json:"description,omitempty"`
 	Owner          string  `json:"owner,omitempty"`
 }
@@ -146,7 +148,30 @@ func (r *reporter) nat() (*NATStatus, error) {
 		}
 		s.Rules = append(s.Rules, out)
 	}
+	s.Rules = append(s.Rules, rules.natGone(flows)...)
+	for i := range s.Rules {
+		if r := &s.Rules[i]; r.Gone {
+			c := counted[r.Name]
+			r.Opened, r.Exhausted, r.Conflicts = c.Flows, c.Exhausted, c.Conflicts
+		}
+	}
 	return s, nil
+}
+
+// natGone lists the rules of earlier policies that still translate flows; how many, flows say by name.
+func (r *Ruleset) natGone(flows map[string]uint64) (gone []NATRuleStatus) {
+	for i := range r.Compiled.NATRules {
+		info := &r.Compiled.NATRules[i]
+		named := func(s NATRuleStatus) bool { return s.Name == info.Name }
+		current := func(c firewall.NATRuleInfo) bool { return c.Name == info.Name && !c.Gone }
+		if !info.Gone || flows[info.Name] == 0 || slices.ContainsFunc(gone, named) || slices.ContainsFunc(r.Compiled.NATRules, current) {
+			continue
+		}
+		gone = append(gone, NATRuleStatus{
+			Name: info.Name, Kind: string(info.Kind), File: info.File, Line: info.Line, Flows: flows[info.Name], Gone: true,
+		})
+	}
+	return gone
 }
 
 // addPorts counts the ports in use of one part of a rule.

@@ -58,6 +58,19 @@ func TestNATPortsInUse(t *testing.T) {
 	}
 }
 
+// Rules of policies before are listed as long as they translate flows, unless a rule of the name is there again.
+func TestNATRulesThatAreGone(t *testing.T) {
+	r := &Ruleset{Compiled: &firewall.Compiled{NATRules: []firewall.NATRuleInfo{
+		{}, {Name: "branch", Kind: firewall.NATMasquerade}, {Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 4, Gone: true},
+		{Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 6, Gone: true}, {Name: "over", Gone: true}, {}, {Name: "branch", Gone: true},
+	}}}
+	got := r.natGone(map[string]uint64{"branch": 5, "old": 3})
+	want := []NATRuleStatus{{Name: "old", Kind: "masquerade", File: "nat.yaml", Line: 4, Flows: 3, Gone: true}}
+	if !slices.Equal(got, want) {
+		t.Errorf("gone are %+v, want %+v", got, want)
+	}
+}
+
 func TestNATNotes(t *testing.T) {
 	notes := NATNotes([]NATRuleStatus{
 		{Name: "a", FullestPercent: 90, FullestOf: "tcp"}, {Name: "b", FullestPercent: 90.1, FullestOf: "198.51.100.7 udp"}, {Name: "c"},

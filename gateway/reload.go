@@ -22,6 +22,7 @@ type Reloaded struct {
 	ComesBack *time.Time `json:"comes_back"` // when the policy before does unless this one is confirmed, null: never
 	Files     []string   `json:"files"`
 	Rules     int        `json:"rules"` // without built-in ones
+	NAT       int        `json:"nat"`   // rules of translation
 	Tests     int        `json:"tests"` // that passed: all, but for a policy that was rolled back to
 	Warnings  []Mistake  `json:"warnings"`
 }

@@ -214,7 +214,7 @@ func (r *reporter) status() (*Status, error) {
 	s := &Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started, Kernel: kernelRelease(), Config: r.config.File, Start: *r.inheritance.Load(),
 		Policy: PolicyStatus{
-			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order),
+			Path: rules.config.Policy, Files: rules.Files, Hash: rules.hash(), Loaded: rules.Read, Rules: len(c.Order), NAT: len(c.NATOrder),
 			Zones: rules.zoneNames(), Tests: rules.passed(), RuntimeEntries: rules.live.size(),
 		},
 		Differs: changedFiles(rules),

@@ -347,7 +347,7 @@ func (g *running) announce() {
 	}
 	c := g.rules.Load().Compiled
 	log.Info("softdpu runs", "version", g.options.Version, "policy", g.config.Policy,
-		"rules", len(c.Order), "tests_passed", g.rules.Load().passed(),
+		"rules", len(c.Order), "nat", len(c.NATOrder), "tests_passed", g.rules.Load().passed(),
 		"flows_max", g.plane.Sizes().FlowsMax, "events", g.config.Events.File, "control", g.config.Control.Socket)
 }
 

@@ -86,6 +86,10 @@ zones:
 `, pinged)
 	if !o.inline {
 		b.WriteString("#:  - {name: gateway-itself, from: host, to: {zone: wan}, service: [web, names, udp/123], action: allow}\n")
+		b.WriteString(`# Where outside knows no way back to the networks inside, let them share the address of wan0: take the #; from these:
+#;nat:
+#;  - {name: inside, from: {zone: lan}, to: {zone: wan}, masquerade: {}}
+`)
 	}
 	fmt.Fprintf(&b, `tests: # run on every check and before every start
   - {name: nobody comes in, packet: {in: wan0, out: lan0, src: 198.51.100.7, dst: %s, service: tcp/22}, expect: {verdict: deny}}

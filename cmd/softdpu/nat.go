@@ -19,7 +19,9 @@ func newNATCommand(env *Env) *cobra.Command {
 translates now, OPENED those since the gateway's start, EXHAUSTED and CONFLICTS those that were refused
 because no port was free, or because the translation was another connection's. PORTS counts the source
 ports in use; FULLEST is the share of them that is in use where it is largest: of one address, protocol
-and quarter of the remote ends, where the next connection would find none.
+and quarter of the remote ends, where the next connection would find none. EXHAUSTED and CONFLICTS count
+each attempt: a client that sends its SYN again is counted again. Last stand rules that the policy has no
+more (WHERE is gone), as long as they have connections: those keep their translation.
 
 Below stand the addresses that masquerading writes, by port and VLAN. Who translates which connection is
 shown by 'softdpu flows'.`,
@@ -41,7 +43,7 @@ shown by 'softdpu flows'.`,
 			return err
 		}
 		if len(s.Rules) == 0 {
-			env.note("nothing is translated")
+			env.note("no nat rule: nothing is translated")
 			return nil
 		}
 		return natAddressTable(s.Addresses).write(env.Stdout, env.Width())
@@ -57,8 +59,12 @@ func natTable(rules []gateway.NATRuleStatus) *table {
 		if r.FullestPercent > 0 {
 			fullest = fmt.Sprintf("%.0f %% %s", r.FullestPercent, r.FullestOf)
 		}
-		t.add(r.Name, r.Text, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts), count(r.PortsUsed), fullest,
-			fmt.Sprintf("%s:%d", filepath.Base(r.File), r.Line))
+		what, where := r.Text, fmt.Sprintf("%s:%d", filepath.Base(r.File), r.Line)
+		if r.Gone {
+			what, where = r.Kind, "gone"
+		}
+		t.add(r.Name, what, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts), count(r.PortsUsed), fullest,
+			where)
 	}
 	return t
 }

@@ -15,6 +15,7 @@ func TestNATTable(t *testing.T) {
 		natTable([]gateway.NATRuleStatus{
 			{Name: "branch", Kind: "masquerade", Text: "masquerade", File: "/etc/softdpu/policy.d/nat.yaml", Line: 3, Flows: 61_000, Opened: 1_234_567, Exhausted: 7, PortsUsed: 60_500, FullestPercent: 93.4, FullestOf: "tcp"},
 			{Name: "www", Kind: "dnat", Text: "dnat to 10.20.1.5:8080", File: "nat.yaml", Line: 9, Conflicts: 1},
+			{Name: "old", Kind: "snat", File: "nat.yaml", Line: 4, Flows: 2, Opened: 9, Gone: true},
 		}),
 		natAddressTable([]gateway.NATAddressStatus{
 			{Port: "wan0", IP4: netip.MustParseAddr("203.0.113.5"), IP6: netip.MustParseAddr("2001:db8::5")}, {Port: "wan0", VLAN: 10, IP4: netip.MustParseAddr("198.51.100.2")},
@@ -29,6 +30,7 @@ func TestNATTable(t *testing.T) {
 RULE    WHAT                    FLOWS  OPENED  EXHAUSTED  CONFLICTS  PORTS  FULLEST   WHERE
 branch  masquerade              61.0k    1.2M          7          0  60.5k  93 % tcp  nat.yaml:3
 www     dnat to 10.20.1.5:8080      0       0          0          1      0  -         nat.yaml:9
+old     snat                        2       9          0          0      0  -         gone
 MASQUERADE AT  VLAN  IPV4          IPV6
 wan0              -  203.0.113.5   2001:db8::5
 wan0             10  198.51.100.2  none

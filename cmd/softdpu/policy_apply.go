@@ -21,6 +21,7 @@ type applyReport struct {
 	ComesBack *time.Time        `json:"comes_back"` // when the policy before does, unless this one is confirmed
 	Files     []string          `json:"files"`
 	Rules     int               `json:"rules"` // of the policy, without the built-in ones
+	NAT       int               `json:"nat"`   // rules of translation
 	Tests     int               `json:"tests"` // that passed
 	Errors    []gateway.Mistake `json:"errors"`
 	Warnings  []gateway.Mistake `json:"warnings"`
@@ -92,7 +93,7 @@ func reportChange(env *Env, format *outputFormat, done *gateway.Reloaded, err er
 	}
 	report.OK, report.Epoch, report.Entry, report.Files = true, done.Epoch, done.Entry, done.Files
 	report.Restored, report.ComesBack = done.Restored, done.ComesBack
-	report.Rules, report.Tests, report.Warnings = done.Rules, done.Tests, done.Warnings
+	report.Rules, report.NAT, report.Tests, report.Warnings = done.Rules, done.NAT, done.Tests, done.Warnings
 	if format.json {
 		return printJSON(env.Stdout, report)
 	}
@@ -111,7 +112,7 @@ func (r *applyReport) print(env *Env, now time.Time) error {
 		tests = quantity(r.Tests, "test") + " passed"
 	}
 	_, err := fmt.Fprintf(env.Stdout, "ok: epoch %d is in force: %s in %s; %s; %s\n", r.Epoch,
-		quantity(r.Rules, "rule"), quantity(len(r.Files), "file"), tests, quantity(len(r.Warnings), "warning"))
+		rulesAndNAT(r.Rules, r.NAT), quantity(len(r.Files), "file"), tests, quantity(len(r.Warnings), "warning"))
 	if r.Restored != 0 && err == nil {
 		_, err = fmt.Fprintf(env.Stdout, "rolled back to entry %d: the files on disk are not what is in force, until they change or 'softdpu policy apply'\n", r.Restored)
 	}

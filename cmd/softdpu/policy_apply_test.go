@@ -31,7 +31,7 @@ func answering(t *testing.T, code int, body string) (socket string) {
 
 func TestPolicyApply(t *testing.T) {
 	const (
-		good = `{"epoch":7,"files":["/p/a.yaml","/p/b.yaml"],"rules":12,"tests":3,"warnings":[{"file":"/p/a.yaml","line":3,"column":5,"message":"set \"x\" is not used","source":"  x: []"}]}`
+		good = `{"epoch":7,"files":["/p/a.yaml","/p/b.yaml"],"rules":12,"nat":1,"tests":3,"warnings":[{"file":"/p/a.yaml","line":3,"column":5,"message":"set \"x\" is not used","source":"  x: []"}]}`
 		bad  = `{"error":"...","errors":[{"file":"/p/a.yaml","line":4,"column":2,"message":"no zone \"van\"","hint":"did you mean wan?","source":"  to: van"}]}`
 	)
 	for _, tt := range []struct {
@@ -42,7 +42,7 @@ func TestPolicyApply(t *testing.T) {
 		stdout []string
 		stderr string
 	}{
-		{"in force", 200, good, exitYes, []string{"ok: epoch 7 is in force: 12 rules in 2 files; 3 tests passed; 1 warning", `warning: /p/a.yaml:3:5: set "x" is not used`}, ""},
+		{"in force", 200, good, exitYes, []string{"ok: epoch 7 is in force: 12 rules and 1 nat rule in 2 files; 3 tests passed; 1 warning", `warning: /p/a.yaml:3:5: set "x" is not used`}, ""},
 		{"refused", 422, bad, exitNo, []string{`/p/a.yaml:4:2: no zone "van"`, "  = did you mean wan?", "1 error, nothing was changed"}, ""},
 		{"no permission", 403, `{"error":"only root may change the gateway","hint":"run as root"}`, exitError, nil, "only root may change the gateway: run as root"},
 		{"stopping", 503, `{"error":"softdpu is stopping"}`, exitError, nil, "softdpu is stopping"},

@@ -178,14 +178,19 @@ func (r *checkReport) text(warnings firewall.Errors) string {
 	if r.Tests > 0 {
 		tests = quantity(r.Tests, "test") + " passed"
 	}
-	rules := quantity(r.Rules, "rule")
-	if r.NAT > 0 {
-		rules += " and " + quantity(r.NAT, "nat rule")
-	}
-	fmt.Fprintf(&b, "ok: %s in %s, %s; %s; %s\n", rules, quantity(len(r.Files), "file"),
+	fmt.Fprintf(&b, "ok: %s in %s, %s; %s; %s\n", rulesAndNAT(r.Rules, r.NAT), quantity(len(r.Files), "file"),
 		quantity(r.Zones, "zone"), tests, quantity(len(warnings), "warning"))
 	fmt.Fprintf(&b, "compiled: %s, %s\n", quantity(r.Classifier.Entries, "table row"), quantity(r.Classifier.Instructions, "instruction"))
 	return b.String()
+}
+
+// rulesAndNAT writes how many rules a policy has, and rules of translation if it has any.
+func rulesAndNAT(rules, nat int) string {
+	text := quantity(rules, "rule")
+	if nat > 0 {
+		text += " and " + quantity(nat, "nat rule")
+	}
+	return text
 }
 
 // quantity writes a number with its noun.

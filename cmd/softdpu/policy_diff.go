@@ -73,6 +73,14 @@ var diffSigns = map[string]string{
 	firewall.DiffAdded: "+", firewall.DiffRemoved: "-", firewall.DiffChanged: "~", firewall.DiffMoved: ">",
 }
 
+// diffHeading is the line above the differences of a section, named as policies name it.
+func diffHeading(kind string) string {
+	if kind == firewall.KindNAT {
+		return kind + "\n"
+	}
+	return kind + "s\n"
+}
+
 // writeDiff prints a comparison for people.
 func writeDiff(w io.Writer, d *gateway.PolicyDiff) error {
 	var b strings.Builder
@@ -80,7 +88,7 @@ func writeDiff(w io.Writer, d *gateway.PolicyDiff) error {
 	for i := range d.Differences {
 		x := &d.Differences[i]
 		if i == 0 || d.Differences[i-1].Kind != x.Kind {
-			fmt.Fprintf(&b, "%ss\n", x.Kind)
+			b.WriteString(diffHeading(x.Kind))
 		}
 		fmt.Fprintf(&b, "  %s %s  (%s:%d)\n", diffSigns[x.How], visible(x.Name), visible(x.File), x.Line)
 		writeFields(&b, x.Fields)

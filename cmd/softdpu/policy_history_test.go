@@ -116,6 +116,7 @@ func TestPolicyDiffText(t *testing.T) {
 	const differs = `{"from":{"what":"in-force","entry":42,"hash":"aaaaaaaaaaaaaaaa"},"to":{"what":"files","hash":"bbbbbbbbbbbbbbbb"},"same":false,
  "changes":{"zones":{"added":1},"rules":{"changed":1,"moved":1}},
  "differences":[{"kind":"zone","name":"guests","how":"added","file":"/p/z.yaml","line":9,"fields":[{"key":"ports","old":"","new":"lan1"}]},
+  {"kind":"nat","name":"branch","how":"removed","file":"/p/n.yaml","line":2,"fields":[]},
   {"kind":"rule","name":"web","how":"changed","file":"/p/r.yaml","line":3,"fields":[{"key":"action","old":"allow","new":"deny"},{"key":"log","old":"true","new":""}]},
   {"kind":"rule","name":"ping","how":"moved","file":"/p/r.yaml","line":4,"fields":[{"key":"place","old":"first","new":"behind web"}]}],
  "configuration":[{"key":"management","old":"a","new":"b"}],
@@ -125,6 +126,8 @@ func TestPolicyDiffText(t *testing.T) {
 zones
   + guests  (/p/z.yaml:9)
       ports: + lan1
+nat
+  - branch  (/p/n.yaml:2)
 rules
   ~ web  (/p/r.yaml:3)
       action: - allow

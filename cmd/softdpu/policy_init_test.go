@@ -33,10 +33,10 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// uncomment is what the policy tells its reader to do.
-func uncomment(t *testing.T, path string) {
+// uncomment is what the policy tells its reader to do with lines that begin with a mark.
+func uncomment(t *testing.T, path, mark string) {
 	t.Helper()
-	text := strings.ReplaceAll(read(t, path), "\n#:", "\n")
+	text := strings.ReplaceAll(read(t, path), "\n"+mark, "\n")
 	if err := os.WriteFile(path, []byte(strings.Replace(text, "\nrules: []", "\n#", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -102,12 +102,18 @@ func TestPolicyInit(t *testing.T) {
 				}
 			}
 			// As written and as its comments propose, it passes without a warning.
-			for _, rules := range []string{"0 rules", "4 rules"} {
-				if rules != "0 rules" {
-					uncomment(t, policy)
-					if strings.Contains(read(t, config), "inline") {
-						rules = "3 rules"
+			inline := strings.Contains(read(t, config), "inline")
+			for _, rules := range []string{"0 rules in", "4 rules in", "4 rules and 1 nat rule in"} {
+				switch {
+				case rules == "4 rules in":
+					uncomment(t, policy, "#:")
+					if inline {
+						rules = "3 rules in"
 					}
+				case rules != "0 rules in" && inline:
+					continue // an inline pair translates nothing
+				case rules != "0 rules in":
+					uncomment(t, policy, "#;")
 				}
 				code, stdout, _ := execute(t, "policy", "check", "-c", config)
 				if code != exitYes || !strings.HasPrefix(stdout, "ok: "+rules) || !strings.Contains(stdout, "; 0 warnings\n") {

@@ -33,7 +33,8 @@ func natOf(t *sim.Translation, of *flowVerdict) *simNAT {
 	return n
 }
 
-// text writes what source and destination become, "*" for what stays.
+// text writes what source and destination become, "*" for what stays; "-" for nothing, as of an answer that
+// is shown with the addresses that its receiver knows.
 func (n *simNAT) text(source, destination string) string {
 	if n == nil {
 		return "-"
@@ -44,6 +45,9 @@ func (n *simNAT) text(source, destination string) string {
 	}
 	if dst == destination {
 		dst = "*"
+	}
+	if src == "*" && dst == "*" {
+		return "-"
 	}
 	return src + " > " + dst
 }

@@ -61,7 +61,7 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	p.say("Program", "tag %s", s.Program)
 	p.say("Configuration", "%s", s.Config)
 	p.say("Policy", "%s", s.Policy.Path)
-	p.say("", "%s, %s passed, epoch %d, loaded %s ago", quantity(s.Policy.Rules, "rule"), quantity(s.Policy.Tests, "test"), s.Policy.Epoch, ago(s.Policy.Loaded))
+	p.say("", "%s, %s passed, epoch %d, loaded %s ago", rulesAndNAT(s.Policy.Rules, s.Policy.NAT), quantity(s.Policy.Tests, "test"), s.Policy.Epoch, ago(s.Policy.Loaded))
 	p.say("", "sha256 %.16s", s.Policy.Hash)
 	if at := s.Policy.NextExpiry; at != nil {
 		p.say("", "a rule expires in %s", interval(max(0, at.Sub(now).Seconds())))
@@ -117,7 +117,11 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	}
 
 	p.b.WriteByte('\n')
-	ports := newTable("PORT", "DEVICE", "DRIVER", "LINK", "MODE", "ZONES", ">MTU")
+	columns := []string{"PORT", "DEVICE", "DRIVER", "LINK", "MODE", "ZONES", ">MTU"}
+	if slices.ContainsFunc(s.Ports, func(p gateway.PortStatus) bool { return p.MSSClamp != 0 }) {
+		columns = append(columns, ">MSS")
+	}
+	ports := newTable(columns...)
 	for i := range s.Ports {
 		port := &s.Ports[i]
 		link := "DOWN "
@@ -127,7 +131,11 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 		case port.Up:
 			link = "up "
 		}
-		ports.add(port.Name, port.Device, driver(port), link+ago(port.Since), port.Mode, zones(port), port.MTU)
+		mss := "-" // not shown if no port has one
+		if port.MSSClamp != 0 {
+			mss = fmt.Sprint(port.MSSClamp)
+		}
+		ports.add(port.Name, port.Device, driver(port), link+ago(port.Since), port.Mode, zones(port), port.MTU, mss)
 	}
 	if err := ports.write(&p.b, width); err != nil {
 		return err

@@ -69,6 +69,17 @@ wan0  eth0    dummy   DOWN 5.0s  generic  wan <> lan0     9000
 		}
 	}
 	s := testStatus(now)
+	s.Ports[1].MSSClamp, s.Policy.NAT = 1452, 2
+	b.Reset()
+	if err := writeStatus(&b, s, now, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"12 rules and 2 nat rules, 4 tests passed", "MTU   MSS\n", "1500     -\n", "9000  1452\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, b.String())
+		}
+	}
+	s = testStatus(now)
 	s.Differs = nil
 	b.Reset()
 	if err := writeStatus(&b, s, now, 0); err != nil || !strings.Contains(b.String(), "Files          as they were loaded") {

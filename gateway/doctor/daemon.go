@@ -63,7 +63,7 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 		e.find(Warning, "table-use", "raise flows.max, or find the flood", "%d new flows were refused since the start: the table was full", s.Table.Refused)
 	}
 	if s.Events.Lost > 0 {
-		e.find(Warning, "events", "make room where events.file lies", "%d events were lost since the start: the file did not take them", s.Events.Lost)
+		e.find(Warning, "events", "make room where events.file lies, if it is full", "%d events were lost since the start: the file did not take them, or the run before was killed with them", s.Events.Lost)
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
