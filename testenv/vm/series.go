@@ -62,6 +62,9 @@ var known = []series{
 			{name: "traffic", folder: "gateway", limit: 6 * time.Minute, tests: []string{
 				"TestLabTraffic/client-server-1500", "TestLabTraffic/inline-9000",
 			}},
+			{name: "translation", folder: "gateway", limit: 6 * time.Minute, tests: []string{
+				"TestLabNATMasquerade", "TestLabNATForward", "TestLabNATErrors",
+			}},
 		},
 	},
 	{
