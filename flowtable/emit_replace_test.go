@@ -116,7 +116,7 @@ func TestInstructionsOfLargePipe(t *testing.T) {
 
 func TestInstructionsRefuseWhatDoesNotFit(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
-	entries := make([]ACLEntry, 1000)
+	entries := make([]ACLEntry, 300)
 	for i := range entries {
 		entries[i] = ACLEntry{Proto: U8Range{0, 255}, SrcPort: U16Range{0, 65535}, DstPort: U16Range{0, 65535}, Verdict: 1}
 		for range aclCodeRanges - 1 {
