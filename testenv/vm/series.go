@@ -63,7 +63,7 @@ var known = []series{
 				"TestLabTraffic/client-server-1500", "TestLabTraffic/inline-9000",
 			}},
 			{name: "translation", folder: "gateway", limit: 6 * time.Minute, tests: []string{
-				"TestLabNATMasquerade", "TestLabNATForward", "TestLabNATErrors",
+				"TestLabNATMasquerade/driver", "TestLabNATForward", "TestLabNATErrors",
 			}},
 		},
 	},
@@ -84,7 +84,7 @@ var known = []series{
 // modules are what labs and the machine's ports need, and what they need is found by itself, but for crc32c, which
 // libcrc32c asks for by no dependency that is written down.
 var modules = []string{
-	"virtio_pci", "virtio_net", "veth", "dummy", "bridge", "tun", "8021q", "sch_ingress", "cls_bpf",
+	"virtio_pci", "virtio_net", "veth", "dummy", "macvlan", "bridge", "tun", "8021q", "sch_ingress", "cls_bpf",
 	"crc32c_generic?", "nf_tables", "nft_ct", "nft_reject_inet", "nft_limit", "nft_log", "nf_log_syslog",
 	"nft_flow_offload", "nft_nat", "nft_masq", "nft_chain_nat", "nft_fib_inet", "nft_meta_bridge", "nft_reject_bridge",
 }
