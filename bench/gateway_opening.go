@@ -28,7 +28,7 @@ func openingConn(i int) conn {
 func softdpuMasquerade() *contestant {
 	policy := softdpu(10).config + "nat:\n  - {name: out, from: lan, to: wan, masquerade: {}}\n"
 	return &contestant{name: "softdpu-masquerade", config: policy, opens: true, start: func(c *contestant) (forwarder, error) {
-		r, err := newRig(c.prefix, dataplane.Options{FlowsMax: 1 << 20, HalfOpenShare: 1}, policy)
+		r, err := newRig(c.prefix, dataplane.Options{FlowsMax: 1 << 18, HalfOpenShare: 1}, policy)
 		if err != nil {
 			return nil, err
 		}
