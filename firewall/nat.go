@@ -152,24 +152,14 @@ func (l *loader) natRule(n *Node) {
 		return
 	}
 	r := NATRule{Pos: n.Pos, Ports: defaultNATPorts}
-	if l.natName(&r, n, f["name"]) {
+	if l.ruleName(&r.Name, &r.Pos, "nat rule", "counters and flows follow it", f["name"], l.natIndex, func(i int) Pos { return l.policy.NAT[i].Pos }) {
 		l.natIndex[r.Name] = len(l.policy.NAT)
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
-	for _, end := range []struct {
-		key    string
-		to     *Selector
-		pos    *Pos
-		source bool
-	}{{"from", &r.From, &r.FromPos, true}, {"to", &r.To, &r.ToPos, false}} {
-		v := f[end.key]
-		if v == nil {
-			l.Fail(r.Pos.Errorf("nat rule %q does not say %s", r.Name, end.key).WithHint("add %s: any, a zone, or {zone: ..., addresses: ...}", end.key))
-			continue
-		}
-		*end.to, *end.pos = l.selector(v, end.key, end.source), v.Pos
-	}
+	what := fmt.Sprintf("nat rule %q", r.Name)
+	l.ruleEnd(&r.From, &r.FromPos, what, r.Pos, "from", f["from"], "any, a zone")
+	l.ruleEnd(&r.To, &r.ToPos, what, r.Pos, "to", f["to"], "any, a zone")
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)
 	}
@@ -178,31 +168,6 @@ func (l *loader) natRule(n *Node) {
 		l.checkNAT(&r, f["service"])
 	}
 	l.policy.NAT = append(l.policy.NAT, r)
-}
-
-func (l *loader) natName(r *NATRule, n, name *Node) bool {
-	if name == nil {
-		l.Fail(n.Pos.Errorf("nat rule without a name").WithHint("add name: NAME; counters and flows follow it"))
-		return false
-	}
-	r.Pos = name.Pos
-	text, ok := l.Text(name, "name")
-	if !ok {
-		return false
-	}
-	r.Name = text
-	if !l.Identifier(name.Pos, "a nat rule", text) {
-		return false
-	}
-	if text == NameNone || strings.HasPrefix(text, builtinPrefix) {
-		l.Fail(name.Pos.Errorf("rule name %q is reserved", text).WithHint("choose another name"))
-		return false
-	}
-	if i, twice := l.natIndex[text]; twice {
-		l.Fail(name.Pos.Errorf("nat rule %q exists already", text).WithHint("first in %s", l.policy.NAT[i].Pos))
-		return false
-	}
-	return true
 }
 
 // natKind reads the one key that says what the rule does.

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -44,24 +45,14 @@ func (l *loader) rule(n *Node) {
 		}
 	}
 	r := Rule{Pos: n.Pos}
-	if l.ruleName(&r, n, f["name"]) {
+	if l.ruleName(&r.Name, &r.Pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, func(i int) Pos { return l.policy.Rules[i].Pos }) {
 		l.ruleIndex[r.Name] = len(l.policy.Rules)
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
-	for _, end := range []struct {
-		key    string
-		to     *Selector
-		pos    *Pos
-		source bool
-	}{{"from", &r.From, &r.FromPos, true}, {"to", &r.To, &r.ToPos, false}} {
-		v := f[end.key]
-		if v == nil {
-			l.Fail(r.Pos.Errorf("rule %q does not say %s", r.Name, end.key).WithHint("add %s: any, a zone, a workload, or {zone: ..., addresses: ...}", end.key))
-			continue
-		}
-		*end.to, *end.pos = l.selector(v, end.key, end.source), v.Pos
-	}
+	what := fmt.Sprintf("rule %q", r.Name)
+	l.ruleEnd(&r.From, &r.FromPos, what, r.Pos, "from", f["from"], "any, a zone, a workload")
+	l.ruleEnd(&r.To, &r.ToPos, what, r.Pos, "to", f["to"], "any, a zone, a workload")
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)
 	}
@@ -94,29 +85,40 @@ func (l *loader) rule(n *Node) {
 	l.policy.Rules = append(l.policy.Rules, r)
 }
 
-func (l *loader) ruleName(r *Rule, n, name *Node) bool {
+// ruleName reads the name of a rule of some kind, which no other of that kind may have: index has those that
+// there are, and posOf says where they are. pos, where the rule begins, becomes that of its name.
+func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node, index map[string]int, posOf func(int) Pos) bool {
 	if name == nil {
-		l.Fail(n.Pos.Errorf("rule without a name").WithHint("add name: NAME; counters and tests follow it"))
+		l.Fail(pos.Errorf("%s without a name", kind).WithHint("add name: NAME; %s", follows))
 		return false
 	}
-	r.Pos = name.Pos
+	*pos = name.Pos
 	text, ok := l.Text(name, "name")
 	if !ok {
 		return false
 	}
-	r.Name = text
-	if !l.Identifier(name.Pos, "a rule", text) {
+	*to = text
+	if !l.Identifier(name.Pos, "a "+kind, text) {
 		return false
 	}
 	if text == NameNone || strings.HasPrefix(text, builtinPrefix) {
 		l.Fail(name.Pos.Errorf("rule name %q is reserved", text).WithHint("choose another name"))
 		return false
 	}
-	if i, twice := l.ruleIndex[text]; twice {
-		l.Fail(name.Pos.Errorf("rule %q exists already", text).WithHint("first in %s", l.policy.Rules[i].Pos))
+	if i, twice := index[text]; twice {
+		l.Fail(name.Pos.Errorf("%s %q exists already", kind, text).WithHint("first in %s", posOf(i)))
 		return false
 	}
 	return true
+}
+
+// ruleEnd reads what a rule says of one end, which it must.
+func (l *loader) ruleEnd(to *Selector, at *Pos, rule string, pos Pos, key string, v *Node, may string) {
+	if v == nil {
+		l.Fail(pos.Errorf("%s does not say %s", rule, key).WithHint("add %s: %s, or {zone: ..., addresses: ...}", key, may))
+		return
+	}
+	*to, *at = l.selector(v, key, key == "from"), v.Pos
 }
 
 // expires reads the last day, in UTC, on which the rule matches.
