@@ -51,6 +51,19 @@ func (h *holding) most(other holding) {
 	}
 }
 
+// least keeps the smaller of each.
+func (h *holding) least(other holding) {
+	if h.objects == nil {
+		*h = other
+		return
+	}
+	h.anonymous, h.threads = min(h.anonymous, other.anonymous), min(h.threads, other.threads)
+	h.files, h.pins = min(h.files, other.files), min(h.pins, other.pins)
+	for kind, n := range h.objects {
+		h.objects[kind] = min(n, other.objects[kind])
+	}
+}
+
 // holds looks at the gateway with that process, in the network namespace of that inode.
 func holds(t *testing.T, pid int, inode uint64) (h holding) {
 	t.Helper()
@@ -208,7 +221,9 @@ func TestLabSoak(t *testing.T) {
 	lasting := must(client.Dial(limited(t, 5*time.Second), "tcp", echo.Addr().String()))
 	defer lasting.Close()
 
-	var early, late holding // the most of the second third of the day, and of the last
+	// The most of the second third of the day, and the least of the last: an entry that runs out, or a cable that is pulled, has
+	// two generations loaded for a moment, and what is leaked stays.
+	var early, late holding
 	mostFlows, round, flaps := int64(0), 0, 0
 	random := rand.New(rand.NewPCG(9, 9))
 	begin := time.Now()
@@ -242,7 +257,7 @@ func TestLabSoak(t *testing.T) {
 		h := holds(t, p.cmd.Process.Pid, inode)
 		switch at := time.Since(begin); {
 		case at > day*2/3:
-			late.most(h)
+			late.least(h)
 		case at > day/3:
 			early.most(h)
 		}
@@ -272,8 +287,7 @@ func TestLabSoak(t *testing.T) {
 	if failed.Load() > int64(flaps) {
 		t.Errorf("%d connections failed, the cable was pulled %d times", failed.Load(), flaps)
 	}
-	// A file or two more are those that a request or a reload has open for a moment; what is leaked adds up.
-	if late.files > early.files+2 || late.pins > early.pins || late.threads > early.threads+4 {
+	if late.files > early.files || late.pins > early.pins || late.threads > early.threads+4 {
 		t.Errorf("held was %v, and later %v", early, late)
 	}
 	for kind, n := range late.objects {
