@@ -35,14 +35,19 @@ func portText(r flowtable.U16Range) string {
 	return fmt.Sprintf("%d-%d", r.First, r.Last)
 }
 
-// serviceText writes a match as a literal does, with the ports that a set of them came to.
-func serviceText(m ServiceMatch) string {
-	name := "proto/" + strconv.Itoa(int(m.Proto.First))
-	for n, number := range protoNumbers {
-		if number == m.Proto.First && m.Proto.First == m.Proto.Last {
-			name = n
+// protoText writes a protocol as a literal does.
+func protoText(proto uint8) string {
+	for name, number := range protoNumbers {
+		if number == proto {
+			return name
 		}
 	}
+	return "proto/" + strconv.Itoa(int(proto))
+}
+
+// serviceText writes a match as a literal does, with the ports that a set of them came to.
+func serviceText(m ServiceMatch) string {
+	name := protoText(m.Proto.First)
 	if m.Proto == (flowtable.U8Range{Last: 255}) {
 		name = NameAny
 	}
