@@ -24,7 +24,9 @@ func FuzzPolicy(f *testing.F) {
 	f.Add(head + "zones: {a: {ports: [p]}}\nnat:\n  - {name: n, from: a, to: {addresses: [::/0]}, service: udp, dnat: {servers: [{address: 2001:db8::1, port: 1}]}}\n  - {name: m, from: any, to: [host, a], keep: true}\n")
 	f.Add("a: [\"\\u263a\", 'it''s', |\n  x\n]\n")
 	f.Add("? a\n: - b\n  - &x c\n  - *x\n<<: {z: 1}\n--- !!map\n...\n")
+	f.Add("a:\n- \"b\n- c\"\n-\n  d: [e,\n f]\nb:\n - |\n  - x\n - y\n")
 	f.Fuzz(func(t *testing.T, text string) {
+		sameInParts(t, text)
 		lines := strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(text, "\ufeff")), "\n")
 		inside := func(e Error) {
 			if e.Line == 0 {

@@ -46,7 +46,11 @@ type Field struct {
 // ParseYAML reads the documents of one YAML file; name is what errors call it. Empty documents are
 // left out. Anchors, aliases, merge keys and tags are errors: what a file says must stand where it is
 // read. A syntax error ends the reading, so the result then holds no documents.
-func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
+func ParseYAML(name string, text []byte) ([]*Node, Errors) {
+	return parseYAML(name, text, partSize)
+}
+
+func parseYAML(name string, text []byte, partSize int) (docs []*Node, errs Errors) {
 	t := &tree{name: name}
 	body := strings.TrimPrefix(string(text), "\ufeff")
 	t.lines = strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(body), "\n")
@@ -56,26 +60,40 @@ func ParseYAML(name string, text []byte) (docs []*Node, errs Errors) {
 	if e, bad := notText(name, string(text), t.lines); bad {
 		return nil, Errors{e}
 	}
+	if len(text) > partSize {
+		if docs, ok := t.parseParts(partSize); ok {
+			return docs, nil
+		}
+	}
+	docs = t.parse(t.lines, 0)
+	return docs, t.errs
+}
+
+// parse reads lines, which stand in t.lines behind t.above others, at that depth of the tree. What is wrong goes into
+// t.errs; of a syntax error there are no documents.
+func (t *tree) parse(lines []string, depth int) (docs []*Node) {
 	// The parser is not ours: what it cannot digest must end as a message, not as a crash.
 	defer func() {
 		if r := recover(); r != nil {
-			docs, errs = nil, Errors{t.pos(1, 1).Errorf("read YAML: unsupported construct")}
+			docs, t.errs = nil, Errors{t.pos(1, 1).Errorf("read YAML: unsupported construct")}
 		}
 	}()
-	tokens, fault := t.scan(markColons(strings.Join(t.lines, "\n")))
+	tokens, fault := t.scan(markColons(strings.Join(lines, "\n")))
 	if fault != nil {
-		return nil, Errors{*fault}
+		t.errs = Errors{*fault}
+		return nil
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, Errors{t.syntax(err)}
+		t.errs = Errors{t.syntax(err)}
+		return nil
 	}
 	for _, d := range file.Docs {
 		if d.Body != nil {
-			docs = append(docs, t.node(d.Body, 0))
+			docs = append(docs, t.node(d.Body, depth))
 		}
 	}
-	return docs, t.errs
+	return docs
 }
 
 // colonMark, a code point that no text may hold, stands for a colon that belongs to a plain value.
@@ -114,13 +132,14 @@ func unmark(text string) string { return strings.ReplaceAll(text, string(colonMa
 // tree turns the parser's syntax tree into Nodes.
 type tree struct {
 	name  string
-	lines []string
+	lines []string // of the file
+	above int      // so many lines stand above those that are read
 	errs  Errors
 }
 
 // pos makes a place, moved into the file if the parser's idea of it lies outside.
 func (t *tree) pos(line, column int) Pos {
-	line = min(max(line, 1), len(t.lines))
+	line = min(max(line+t.above, 1), len(t.lines))
 	source := t.lines[line-1]
 	column = min(max(column, 1), utf8.RuneCountInString(source)+1)
 	return Pos{File: t.name, Line: line, Column: column, Source: source}

@@ -1,0 +1,127 @@
+package firewall
+
+import (
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A text above partSize bytes is parsed in parts where it holds a long list: the parser takes a hundred times the
+// text's size in memory, and one rule needs nothing of another.
+const partSize = 256 << 10
+
+// A part is some items of a top-level list, from the line that one begins on to the one before another begins.
+type part struct {
+	key         int // the line of the list's key, from 0
+	first, last int // its lines, from 0; last is not in it
+	docs        []*Node
+	failed      bool // a mistake is in it
+}
+
+var (
+	listKey = regexp.MustCompile(`^[A-Za-z_]+:\s*(#.*)?$`)
+	listEnd = regexp.MustCompile(`^([A-Za-z_]+:|---|\.\.\.)`)
+)
+
+// cut finds the parts that a text can be parsed in besides what is left of it when they are taken out: of each top-level
+// list by indentation all but its first partSize bytes. It sees no more of YAML than that nothing of an item
+// stands as far left as the item's dash; where that is not so a part does not parse, or what is left does not.
+func cut(lines []string, partSize int) (parts []part) {
+	for i := 0; i < len(lines); i++ {
+		if !listKey.MatchString(lines[i]) {
+			continue
+		}
+		key, before, indent, size := i, len(parts), -1, 0
+		for i++; i < len(lines); i++ {
+			line := lines[i]
+			size += len(line) + 1
+			body := strings.TrimLeft(line, " ")
+			if body == "" || body[0] == '#' {
+				continue
+			}
+			at, dash := len(line)-len(body), body == "-" || strings.HasPrefix(body, "- ")
+			if indent < 0 && dash {
+				indent = at
+			}
+			if at < indent || at == indent && !dash || indent < 0 {
+				break
+			}
+			if dash && at == indent && size > partSize {
+				parts, size = append(parts, part{key: key, first: i}), 0
+			}
+		}
+		if i < len(lines) && !listEnd.MatchString(lines[i]) {
+			parts = parts[:before] // the list may go on
+		}
+		for n := before; n < len(parts); n++ {
+			parts[n].last = i
+			if n+1 < len(parts) {
+				parts[n].last = parts[n+1].first
+			}
+		}
+		i--
+	}
+	return parts
+}
+
+// parseParts parses a long text in parts, several at once. It is not ok if that cannot be done, or if there is a
+// mistake in the text, which is then to be looked for in the whole.
+func (t *tree) parseParts(partSize int) (docs []*Node, ok bool) {
+	parts := cut(t.lines, partSize)
+	if len(parts) == 0 {
+		return nil, false
+	}
+	left := slices.Clone(t.lines)
+	for _, p := range parts {
+		clear(left[p.first:p.last])
+	}
+	rest := part{}
+	var wg sync.WaitGroup
+	next := make(chan *part)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for p := range next {
+				p.parse(t, t.lines[p.first:p.last], 1)
+			}
+		})
+	}
+	for i := range parts {
+		next <- &parts[i]
+	}
+	close(next)
+	rest.parse(t, left, 0)
+	wg.Wait()
+	if rest.failed {
+		return nil, false
+	}
+	for i := range parts {
+		p := &parts[i]
+		list := listOf(rest.docs, p.key+1)
+		if p.failed || list == nil || len(p.docs) != 1 || p.docs[0].Kind != ListNode || p.docs[0].Pos.Column != list.Pos.Column {
+			return nil, false
+		}
+		list.Items = append(list.Items, p.docs[0].Items...)
+	}
+	return rest.docs, true
+}
+
+// parse reads lines, which stand in whole from line p.first on, at that depth of its tree.
+func (p *part) parse(whole *tree, lines []string, depth int) {
+	t := &tree{name: whole.name, lines: whole.lines, above: p.first}
+	p.docs = t.parse(lines, depth)
+	p.failed = len(t.errs) > 0
+}
+
+// listOf is the list by indentation that is the value of the top-level key in that line.
+func listOf(docs []*Node, line int) *Node {
+	for _, d := range docs {
+		for _, f := range d.Fields {
+			if f.Pos.Line == line && f.Pos.Column == 1 && f.Value.Kind == ListNode && f.Value.Pos.Line > line {
+				return f.Value
+			}
+		}
+	}
+	return nil
+}
