@@ -25,6 +25,7 @@ type Environment struct {
 	Pinning     string            `json:"pinning"`
 	Engine      string            `json:"engine"`
 	Method      string            `json:"method"`
+	RuleSets    []string          `json:"rule_sets,omitempty"`    // of `policy`: each kind's origin
 	Peers       map[string]string `json:"peers,omitempty"`        // version of each
 	PeerConfig  map[string]string `json:"peer_configs,omitempty"` // command lines and rule files in full
 	Interrupted bool              `json:"interrupted,omitempty"`  // by Ctrl-C: what was measured until then

@@ -21,6 +21,7 @@ type frameSpec struct {
 	id             uint16 // IPv4
 	fragment       uint16 // IPv4: flags and offset field
 	badChecksum    bool   // IPv4: a wrong header checksum
+	proto          byte   // of a packet that is neither TCP nor UDP, and holds zeros; 0 = as the connection says
 	partial        bool   // TCP, UDP: the checksum is the bare pseudo-header sum, as stacks leave it to devices
 	size           int    // of the frame in bytes, the tag included; headers must fit
 }
@@ -54,6 +55,9 @@ func appendFrame(b []byte, c conn, s frameSpec) []byte {
 	if c.tcp {
 		proto = 6
 	}
+	if s.proto != 0 {
+		proto = s.proto
+	}
 	var ip, transport []byte
 	if c.src.Is4() {
 		binary.BigEndian.PutUint16(f[at:], 0x0800)
@@ -83,7 +87,7 @@ func appendFrame(b []byte, c conn, s frameSpec) []byte {
 		copy(ip[24:], dst[:])
 		transport = ip[40:]
 	}
-	if s.fragment&0x1fff != 0 {
+	if s.fragment&0x1fff != 0 || s.proto != 0 {
 		return b // a later fragment has no transport header
 	}
 	binary.BigEndian.PutUint16(transport[0:], c.sport)

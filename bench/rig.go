@@ -88,12 +88,17 @@ func newRig(prefix string, options dataplane.Options, policy string) (r *rig, er
 	if err != nil {
 		return nil, err
 	}
+	options.Rules = len(compiled.Rules)
+	return newRigOf(prefix, options, compiled, acl)
+}
+
+// newRigOf builds the rig with a classifier of the caller's.
+func newRigOf(prefix string, options dataplane.Options, compiled *firewall.Compiled, acl *flowtable.ACL) (r *rig, err error) {
 	w, err := newWires(prefix)
 	if err != nil {
 		return nil, err
 	}
 	r = &rig{wires: w, stop: func() error { return nil }}
-	options.Rules = len(compiled.Rules)
 	if err = r.gw.Do(func() error { return r.start(options, compiled, acl) }); err != nil {
 		return nil, errors.Join(err, r.close())
 	}

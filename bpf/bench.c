@@ -95,6 +95,46 @@ int prologue(struct xdp_md *ctx)
 	return XDP_ABORTED;
 }
 
+#define STOPWATCH_STEP 8 /* ns of a bucket */
+#define STOPWATCH_BUCKETS 4096 /* the last one has all that took longer */
+
+/* How long each round of a test run took, from the beginning of one to that of the next. */
+struct stopwatch {
+	__u64 last; /* ns of CLOCK_MONOTONIC; 0: no round has begun */
+	__u64 rounds[STOPWATCH_BUCKETS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stopwatch);
+} watch SEC(".maps");
+
+/* prologue for one CPU's test run that times every round. */
+SEC("xdp.frags")
+int timed(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	struct stopwatch *w = bpf_map_lookup_elem(&watch, &zero);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!w)
+		return XDP_ABORTED;
+	if (w->last) {
+		__u64 bucket = (now - w->last) / STOPWATCH_STEP;
+
+		if (bucket >= STOPWATCH_BUCKETS)
+			bucket = STOPWATCH_BUCKETS - 1;
+		w->rounds[bucket]++;
+	}
+	w->last = now;
+	if (next_frame(ctx))
+		bpf_tail_call(ctx, &target, 0);
+	return XDP_ABORTED;
+}
+
 /* The program whose time is taken off. */
 SEC("xdp.frags")
 int empty(struct xdp_md *ctx)

@@ -30,6 +30,12 @@ type BenchInFlight struct {
 	Pad2    [7]uint64
 }
 
+type BenchStopwatch struct {
+	_      structs.HostLayout
+	Last   uint64
+	Rounds [4096]uint64
+}
+
 type BenchTraceFrame struct {
 	_    structs.HostLayout
 	Word [32]uint32
@@ -45,12 +51,14 @@ const (
 	BenchMapOutputs   = "outputs"
 	BenchMapTarget    = "target"
 	BenchMapTrace     = "trace"
+	BenchMapWatch     = "watch"
 	BenchProgEmpty    = "empty"
 	BenchProgGenerate = "generate"
 	BenchProgPrologue = "prologue"
 	BenchProgRedirect = "redirect"
 	BenchProgReroute  = "reroute"
 	BenchProgSink     = "sink"
+	BenchProgTimed    = "timed"
 	BenchVarFrameSize = "frame_size"
 	BenchVarNextMac   = "next_mac"
 	BenchVarOutput    = "output"
@@ -106,6 +114,7 @@ type BenchProgramSpecs struct {
 	Redirect *ebpf.ProgramSpec `ebpf:"redirect"`
 	Reroute  *ebpf.ProgramSpec `ebpf:"reroute"`
 	Sink     *ebpf.ProgramSpec `ebpf:"sink"`
+	Timed    *ebpf.ProgramSpec `ebpf:"timed"`
 }
 
 // BenchMapSpecs contains maps before they are loaded into the kernel.
@@ -118,6 +127,7 @@ type BenchMapSpecs struct {
 	Outputs *ebpf.MapSpec `ebpf:"outputs"`
 	Target  *ebpf.MapSpec `ebpf:"target"`
 	Trace   *ebpf.MapSpec `ebpf:"trace"`
+	Watch   *ebpf.MapSpec `ebpf:"watch"`
 }
 
 // BenchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -157,6 +167,7 @@ type BenchMaps struct {
 	Outputs *ebpf.Map `ebpf:"outputs"`
 	Target  *ebpf.Map `ebpf:"target"`
 	Trace   *ebpf.Map `ebpf:"trace"`
+	Watch   *ebpf.Map `ebpf:"watch"`
 }
 
 func (m *BenchMaps) Close() error {
@@ -167,6 +178,7 @@ func (m *BenchMaps) Close() error {
 		m.Outputs,
 		m.Target,
 		m.Trace,
+		m.Watch,
 	)
 }
 
@@ -191,6 +203,7 @@ type BenchPrograms struct {
 	Redirect *ebpf.Program `ebpf:"redirect"`
 	Reroute  *ebpf.Program `ebpf:"reroute"`
 	Sink     *ebpf.Program `ebpf:"sink"`
+	Timed    *ebpf.Program `ebpf:"timed"`
 }
 
 func (p *BenchPrograms) Close() error {
@@ -201,6 +214,7 @@ func (p *BenchPrograms) Close() error {
 		p.Redirect,
 		p.Reroute,
 		p.Sink,
+		p.Timed,
 	)
 }
 

@@ -1,0 +1,68 @@
+package bench
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Edits of one set, one of each kind at least.
+const leastEdits, mostEdits = 5, 100
+
+// changeOne makes single edits of a policy at random places, each of which is put in force, and returns the seconds
+// that each took from the text to the published program.
+func (r *policyRig) changeOne(policy string, rnd *rand.Rand) (seconds []float64, err error) {
+	lines := strings.Split(strings.TrimSuffix(policy, "\n"), "\n")
+	first := slices.Index(lines, "rules:") + 1
+	begin := time.Now()
+	for n := 0; n < leastEdits || n < mostEdits && time.Since(begin) < r.o.EditTime; n++ {
+		lines = edit(lines, first, n, rnd)
+		start := time.Now()
+		compiled, acl, err := compile(strings.Join(lines, "\n") + "\n")
+		if err != nil {
+			return nil, err
+		}
+		if err := r.publish(compiled, acl); err != nil {
+			return nil, err
+		}
+		seconds = append(seconds, time.Since(start).Seconds())
+	}
+	return seconds, nil
+}
+
+var sourcePrefix = regexp.MustCompile(`from: \{addresses: \[([0-9./]+)\]`)
+
+// edit makes edit n of a policy whose rules, one a line, begin at line first: in turn a rule is added, deleted, moved,
+// given another action, or its source is widened.
+func edit(lines []string, first, n int, rnd *rand.Rand) []string {
+	at := func() int { return first + rnd.IntN(len(lines)-first) }
+	i := at()
+	switch n % 5 {
+	case 0:
+		rule := strings.Replace(lines[at()], "{name: ", fmt.Sprintf("{name: added-%d-", n), 1)
+		return slices.Insert(lines, i, rule)
+	case 1:
+		return slices.Delete(lines, i, i+1)
+	case 2:
+		rule := lines[i]
+		lines = slices.Delete(lines, i, i+1)
+		return slices.Insert(lines, at(), rule)
+	case 3:
+		if strings.Contains(lines[i], "action: deny") {
+			lines[i] = strings.Replace(lines[i], "action: deny", "action: reject", 1)
+		} else {
+			lines[i] = strings.Replace(lines[i], "action: reject", "action: deny", 1)
+		}
+		return lines
+	}
+	lines[i] = sourcePrefix.ReplaceAllStringFunc(lines[i], func(text string) string {
+		p := netip.MustParsePrefix(sourcePrefix.FindStringSubmatch(text)[1])
+		wider, _ := p.Addr().Prefix(max(p.Bits()-1, 0))
+		return fmt.Sprintf("from: {addresses: [%s]", wider)
+	})
+	return lines
+}

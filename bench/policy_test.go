@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/testenv"
+)
+
+// TestPolicy runs every kind once at small sizes: each proves by counters that a rule denied every packet.
+func TestPolicy(t *testing.T) {
+	testenv.RequireRoot(t)
+	file := filepath.Join(t.TempDir(), "fw1.rules")
+	if err := os.WriteFile(file, generateFilters("fw1", 200, 7), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := Policy(t.Context(), PolicyOptions{Rounds: 1, Sizes: []int{10, 1000}, Kinds: []string{"acl1", "fw1"}, Headers: 1 << 12,
+		EditTime: time.Millisecond, Rules: map[string]string{"fw1": file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, kind := range []string{"acl1", "fw1"} {
+		for _, size := range []int{10, 1000} {
+			for _, want := range []struct{ name, unit string }{
+				{"miss-%s-%d", "ns"}, {"miss-%s-%d-p99", "ns"}, {"compile-%s-%d", "s"}, {"change-one-%s-%d", "s"},
+			} {
+				r := report.Results[n]
+				if n++; r.Name != fmt.Sprintf(want.name, kind, size) || r.Unit != want.unit || r.Unit == "s" && r.Value <= 0 {
+					t.Errorf("result %+v, expected %s", r, want.name)
+				}
+			}
+		}
+	}
+	if n != len(report.Results) || len(report.Environment.RuleSets) != 2 || !strings.Contains(report.Environment.RuleSets[1], file) {
+		t.Errorf("%d results of %v", len(report.Results), report.Environment.RuleSets)
+	}
+	if _, err := Policy(t.Context(), PolicyOptions{Rules: map[string]string{"acl2": file}}); err == nil || !strings.Contains(err.Error(), `"acl2"`) {
+		t.Errorf("a kind that is none: %v", err)
+	}
+}
+
+// Our own rules are read as ClassBench's are, are the same for the same seed, and each edit leaves a policy.
+func TestPolicyRules(t *testing.T) {
+	for _, kind := range PolicyKinds {
+		set := generateFilters(kind, 1000, 1)
+		if !bytes.Equal(set, generateFilters(kind, 1000, 1)) || bytes.Equal(set, generateFilters(kind, 1000, 2)) {
+			t.Errorf("%s: the seed does not decide", kind)
+		}
+		policy, rules, err := denyingPolicy(set, kind, 100)
+		if err != nil || rules != 100 || strings.Count(policy, "action: deny") != 100 {
+			t.Fatalf("%s: %d rules, %v", kind, rules, err)
+		}
+		lines, rnd := strings.Split(strings.TrimSuffix(policy, "\n"), "\n"), rand.New(rand.NewPCG(1, 1))
+		for n := range 200 {
+			before := strings.Join(lines, "\n")
+			lines = edit(lines, 4, n, rnd)
+			after := strings.Join(lines, "\n")
+			if n%5 < 2 && before == after {
+				t.Errorf("%s: edit %d changes nothing", kind, n)
+			}
+		}
+		if _, _, err := compile(strings.Join(lines, "\n") + "\n"); err != nil {
+			t.Errorf("%s: after 200 edits: %v", kind, err)
+		}
+		compiled, acl, err := compile(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers, err := drawHeaders(ownEntries(compiled), 5000, rand.New(rand.NewPCG(1, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[header]bool{}
+		for _, h := range headers {
+			key := h.key(2, 3)
+			if rule := acl.Classify(&key, nil) & (1<<24 - 1); rule < firewall.RuleFirst || seen[h] {
+				t.Fatalf("%s: header %+v is decided by rule %d, drawn twice: %v", kind, h, rule, seen[h])
+			}
+			seen[h] = true
+		}
+	}
+}
+
+// key is what the header is classified by between two zones.
+func (h header) key(from, to uint8) bpf.XDPClassifyKey {
+	return bpf.XDPClassifyKey{SrcLo: uint64(h.src), DstLo: uint64(h.dst), Sport: h.sport, Dport: h.dport, Proto: h.proto, Family: 4, From: from, To: to}
+}
+
+func TestRoundTimes(t *testing.T) {
+	var r roundTimes
+	r[10], r[20], r[len(r)-1] = 98, 1, 1
+	if mean, p := r.mean(), r.percentile(99); mean != (98*84.0+164)/99 || p != 168 {
+		t.Errorf("mean %v, 99 of 100 within %v", mean, p)
+	}
+}
