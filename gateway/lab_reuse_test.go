@@ -59,10 +59,11 @@ func TestLabInodeReused(t *testing.T) {
 	// Kept apart meanwhile, since the kernel gives the least number that is free, to whoever asks first.
 	move := func(from, to uint64) {
 		t.Helper()
-		for _, name := range []string{"netns-%d.json", "bpf/v2-netns-%d"} {
-			name = filepath.Join("/run/softdpu", name)
-			if err := os.Rename(fmt.Sprintf(name, from), fmt.Sprintf(name, to)); err != nil {
-				t.Fatal(err)
+		for _, pattern := range []string{"netns-%d.json", "bpf/v*-netns-%d"} {
+			for _, path := range must(filepath.Glob(filepath.Join("/run/softdpu", fmt.Sprintf(pattern, from)))) {
+				if err := os.Rename(path, strings.Replace(path, fmt.Sprintf("-%d", from), fmt.Sprintf("-%d", to), 1)); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 	}
