@@ -75,6 +75,7 @@ func thisKernel(*kernel) {}
 
 // Two runs, one over the other, and whoever takes them off: Detach after both, or Close of the second.
 func TestKeepGivesEverythingBack(t *testing.T) {
+	t.Parallel()
 	inline := []PortConfig{
 		{Name: "lan0", Device: "lan", Zone: 2, Peer: "wan0"},
 		{Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0", Mode: ModeGeneric, FixOffloads: true},
@@ -129,6 +130,7 @@ func TestKeepGivesEverythingBack(t *testing.T) {
 
 // A port that the second run has no more is given back, and the others stay.
 func TestKeepGivesBackPorts(t *testing.T) {
+	t.Parallel()
 	for name, old := range map[string]func(*kernel){"this kernel": thisKernel, "clsact": func(k *kernel) { k.tcx = false }} {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, "three-zone")
@@ -165,6 +167,7 @@ func TestKeepGivesBackPorts(t *testing.T) {
 // What counters and flows hold is there in the next run, under the same seed; a number with another
 // meaning is not.
 func TestKeepTakesOver(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	numbers := func() (saved json.RawMessage) {
 		g.do(t, func() (err error) {
@@ -257,6 +260,7 @@ func TestKeepTakesOver(t *testing.T) {
 
 // A start that fails leaves the run before as it was, and one that died half-way is made good.
 func TestKeepFailedStart(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	before := g.snapshot(t)
 	leave(t, g.kept(t, thisKernel, Options{Ports: routed()}))
@@ -301,6 +305,7 @@ func TestKeepFailedStart(t *testing.T) {
 // Pins of a network namespace that has gone are no run before, although a device may have come out of it with its links:
 // this one's programs take their place.
 func TestKeepDiscardsPinsOfTheDead(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	leave(t, g.kept(t, thisKernel, Options{Ports: routed()}))
 	file := stateFile(nsInode(t, g))
