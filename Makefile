@@ -92,18 +92,23 @@ package: deps-build ## Build the Debian package dist/softdpu_VERSION_ARCH.deb
 		SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$($(GIT) log -1 --format=%ct)} deploy/debian/build
 
 # --- Test -----------------------------------------------------------------------------------------
-# The packages of COVERED run with coverage, the others without: counting slows the packet code down.
-# The AF_XDP sockets run once more in their debug build. An error of one run is not covered up by another.
+# The packages of COVERED run with coverage, the others without: counting slows the packet code down. Go runs
+# as many packages at once as there are processors, in this order: the daemon's labs take as long as all
+# others together, so they come first. The AF_XDP sockets run once more in their debug build; beside the
+# others, since they mostly wait. An error of one run is not covered up by another.
 define run-tests
-	covered=$$($(GO) list $(COVERED)) && others=$$($(GO) list ./... ./.ci/summary | grep -vxF "$$covered") && \
-	{ $(GO) test -json -count=1 $(1) $$others; first=$$?; \
-	  $(GO) test -json -count=1 $(1) -tags xskdebug ./dataplane/xsk || first=1; \
-	  $(GO) test -json -count=1 $(1) -cover $$covered && exit $$first; } | $(GO) run ./.ci/summary -min-coverage $(MIN_COVERAGE)
+	covered=$$($(GO) list $(COVERED)) && others=$$($(GO) list ./gateway ./... ./.ci/summary | grep -vxF "$$covered") && \
+	beside=$$(mktemp) && trap 'rm -f "$$beside"' EXIT && \
+	{ { $(GO) test -json -count=1 $(1) -tags xskdebug ./dataplane/xsk; debug=$$?; \
+	    $(GO) test -json -count=1 $(1) -cover $$covered && exit $$debug; } >"$$beside" & \
+	  $(GO) test -json -count=1 $(1) $$others; first=$$?; \
+	  wait $$! || first=1; cat "$$beside"; exit $$first; } | $(GO) run ./.ci/summary -min-coverage $(MIN_COVERAGE)
 endef
 
+# Vetted once, not package by package again. Labs wait more than they compute: more of them at once than processors.
 test: deps-build deps-test ## Vet, then run all tests in reduced size (root: the namespace tests too)
 	$(GO) vet ./... ./.ci/summary
-	@$(call run-tests,-timeout 8m)
+	@$(call run-tests,-timeout 8m -vet=off -parallel 4)
 
 test-long: deps-build deps-test ## Run all tests in full size (an hour)
 	@export SOFTDPU_LONG=1; $(call run-tests,-timeout 90m)

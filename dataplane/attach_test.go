@@ -351,6 +351,7 @@ func passAll(t *testing.T) *ebpf.Program {
 
 // A refusal names the remedy, and leaves the other port as it was.
 func TestAttachRefuses(t *testing.T) {
+	t.Parallel()
 	withWAN := func(change func(*PortConfig)) []PortConfig {
 		ports := routed()
 		change(&ports[1])
@@ -525,6 +526,7 @@ func TestAttachAgain(t *testing.T) {
 }
 
 func TestFixOffloadsAtTheOtherEnd(t *testing.T) {
+	t.Parallel()
 	vlans := map[uint16]uint8{10: 3}
 	for _, tt := range []struct {
 		name    string

@@ -220,6 +220,7 @@ func hide(t *testing.T, ns *testenv.Namespace, device string, on bool) {
 
 // Where hidden tags cannot be noticed a port runs all the same, and says once what it lacks and why.
 func TestUnseenTagsAreSaid(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		device netlink.Link // nil: the lab's veth

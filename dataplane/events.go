@@ -14,8 +14,8 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// Events calls handle for every event that XDP writes, in order, until ctx is done; it then returns
-// nil. The event is valid during the call. There may be one reader at a time: what XDP writes while
+// Events calls handle for every event that XDP writes, in order, until ctx is done and those are handled that
+// XDP had written by then; it then returns nil. The event is valid during the call. There may be one reader at a time: what XDP writes while
 // there is none, or while handle is slow, waits in a ring of 1 MiB, and is lost once that is full.
 func (p *Plane) Events(ctx context.Context, handle func(*bpf.XDPEvent)) error {
 	reader, err := ringbuf.NewReader(p.maps[bpf.XDPMapEvents])
@@ -23,7 +23,7 @@ func (p *Plane) Events(ctx context.Context, handle func(*bpf.XDPEvent)) error {
 		return fmt.Errorf("read events: %w", err)
 	}
 	defer reader.Close()
-	stop := context.AfterFunc(ctx, func() { reader.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = reader.Flush() }) // which fails once it is closed
 	defer stop()
 
 	var (
@@ -31,12 +31,15 @@ func (p *Plane) Events(ctx context.Context, handle func(*bpf.XDPEvent)) error {
 		event  bpf.XDPEvent
 	)
 	size := int(unsafe.Sizeof(event))
-	for {
-		if err := reader.ReadInto(&record); err != nil {
-			if ctx.Err() != nil && errors.Is(err, ringbuf.ErrClosed) {
-				return nil
-			}
+	left := reader.BufferSize() / size // XDP may go on writing as fast as they are read
+	for left > 0 {
+		if err := reader.ReadInto(&record); errors.Is(err, ringbuf.ErrFlushed) {
+			return nil
+		} else if err != nil {
 			return fmt.Errorf("read events: %w", err)
+		}
+		if ctx.Err() != nil {
+			left--
 		}
 		if len(record.RawSample) < size {
 			return fmt.Errorf("read events: a record of %d bytes is no event of %d: the program object does not fit this binary", len(record.RawSample), size)
@@ -44,6 +47,7 @@ func (p *Plane) Events(ctx context.Context, handle func(*bpf.XDPEvent)) error {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&event)), size), record.RawSample)
 		handle(&event)
 	}
+	return nil
 }
 
 // LostEvents returns how many events of the run before nobody will write, where this one has begun afresh:

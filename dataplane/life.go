@@ -87,6 +87,12 @@ func (p *Plane) openLife() error {
 	if err != nil {
 		return err
 	}
+	if l.state.stale != "" {
+		if err := pins.discard(); err != nil {
+			return fmt.Errorf("discard what is left of %s: %w", l.state.stale, err)
+		}
+		p.notes = append(p.notes, "what is left of "+l.state.stale+" is discarded")
+	}
 	l.records = len(l.state.Changes)
 	if err := p.decideConversion(); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,6 +75,7 @@ func thisKernel(*kernel) {}
 
 // Two runs, one over the other, and whoever takes them off: Detach after both, or Close of the second.
 func TestKeepGivesEverythingBack(t *testing.T) {
+	t.Parallel()
 	inline := []PortConfig{
 		{Name: "lan0", Device: "lan", Zone: 2, Peer: "wan0"},
 		{Name: "wan0", Device: "wan", Zone: 3, Peer: "lan0", Mode: ModeGeneric, FixOffloads: true},
@@ -128,6 +130,7 @@ func TestKeepGivesEverythingBack(t *testing.T) {
 
 // A port that the second run has no more is given back, and the others stay.
 func TestKeepGivesBackPorts(t *testing.T) {
+	t.Parallel()
 	for name, old := range map[string]func(*kernel){"this kernel": thisKernel, "clsact": func(k *kernel) { k.tcx = false }} {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, "three-zone")
@@ -164,6 +167,7 @@ func TestKeepGivesBackPorts(t *testing.T) {
 // What counters and flows hold is there in the next run, under the same seed; a number with another
 // meaning is not.
 func TestKeepTakesOver(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	numbers := func() (saved json.RawMessage) {
 		g.do(t, func() (err error) {
@@ -256,6 +260,7 @@ func TestKeepTakesOver(t *testing.T) {
 
 // A start that fails leaves the run before as it was, and one that died half-way is made good.
 func TestKeepFailedStart(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	before := g.snapshot(t)
 	leave(t, g.kept(t, thisKernel, Options{Ports: routed()}))
@@ -297,6 +302,54 @@ func TestKeepFailedStart(t *testing.T) {
 	}
 }
 
+// Pins of a network namespace that has gone are no run before, although a device may have come out of it with its links:
+// this one's programs take their place.
+func TestKeepDiscardsPinsOfTheDead(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, "client-server")
+	leave(t, g.kept(t, thisKernel, Options{Ports: routed()}))
+	file := stateFile(nsInode(t, g))
+	var s *state
+	g.do(t, func() (err error) { s, err = readState(file); return err })
+	if s.stale != "" || s.Epoch != 1 {
+		t.Fatalf("%+v", s)
+	}
+	s.Cookie++
+	if err := s.save(); err != nil {
+		t.Fatal(err)
+	}
+	g.do(t, func() error {
+		if numbers, err := Numbers(); numbers != nil || err != nil {
+			t.Errorf("numbers of the dead: %s, %v", numbers, err)
+		}
+		return nil
+	})
+
+	p := g.kept(t, thisKernel, Options{Ports: routed()})
+	if p.Inherited() || !slices.ContainsFunc(p.Notes(), func(n string) bool { return strings.Contains(n, "another network namespace, which has gone") }) {
+		t.Errorf("inherited: %v; notes %q", p.Inherited(), p.Notes())
+	}
+	if epoch, _ := p.Epoch(); epoch != 1 {
+		t.Errorf("the epoch is %d", epoch)
+	}
+	for _, port := range p.Ports() {
+		if port.Running != ModeNative || port.Guard == "" {
+			t.Errorf("port %s is %+v", port.Name, port)
+		}
+	}
+	leave(t, p)
+	p = g.kept(t, thisKernel, Options{Ports: routed()})
+	if taken, why := p.TakenOver(); !taken || len(p.Notes()) > 0 && strings.Contains(p.Notes()[0], "discarded") {
+		t.Errorf("the run before is not taken over: %s; notes %q", why, p.Notes())
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if pins, _ := filepath.Glob(fmt.Sprintf("%s/*netns-%d*", pinRoot, nsInode(t, g))); len(pins) != 0 {
+		t.Errorf("left is %v", pins)
+	}
+}
+
 // What another network namespace of the same inode number has left is nobody's.
 func TestKeepStaleState(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
@@ -323,7 +376,15 @@ func TestKeepStaleState(t *testing.T) {
 	if err := s.save(); err != nil {
 		t.Fatal(err)
 	}
-	if again, err = readState(file); err != nil || again.Plane != 0 || len(again.Changes) != 0 {
+	if again, err = readState(file); err != nil || again.Plane != 0 || len(again.Changes) != 0 || !strings.Contains(again.stale, "another network namespace") {
+		t.Errorf("%+v, %v", again, err)
+	}
+	s.Cookie--
+	s.Boot = "earlier"
+	if err := s.save(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err = readState(file); err != nil || again.Plane != 0 || again.stale != "an earlier boot" {
 		t.Errorf("%+v, %v", again, err)
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {

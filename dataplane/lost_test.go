@@ -44,6 +44,7 @@ func healthy(p *Plane) error { return errors.Join(p.Problems()...) }
 // What hangs on a port's device comes back with it, whatever that is: program and guards of either kind, a
 // dispatcher bound to the device, MTU, offloads, sysctls, promiscuity. No descriptor is left behind.
 func TestDeviceReturns(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		old   func(*kernel)

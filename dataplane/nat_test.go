@@ -210,6 +210,7 @@ func TestTranslationOutlivesItsGeneration(t *testing.T) {
 
 // A run that takes over flows that may be translated translates them, whatever its policy says.
 func TestTranslationIsTakenOver(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	p := g.kept(t, thisKernel, Options{Ports: routed()})
 	if err := p.Publish(translating(t, p.NextEpoch())); err != nil {

@@ -17,8 +17,8 @@ import (
 
 // What outlives the process stands below runDir:
 //
-//	bpf/v1-netns-4026531840/plane-3/   maps and programs that all generations share
-//	bpf/v1-netns-4026531840/links/     the ports' bpf_links: xdp-2, guard-2, mark-2 for interface 2
+//	bpf/v2-netns-4026531840/plane-3/   maps and programs that all generations share
+//	bpf/v2-netns-4026531840/links/     the ports' bpf_links: xdp-2, guard-2, mark-2 for interface 2
 //	netns-4026531840.json              see state
 //	netns-4026531840.lock              held by the gateway of that network namespace
 //
@@ -292,17 +292,28 @@ func (p *pins) hold(name string, l link.Link) error {
 	return nil
 }
 
-// removeAll takes away all pins of the network namespace, and its state.
+// discard takes away the pins of a network namespace that has gone, and its state. No living one has that inode number.
+// Most links went with their devices; a device that outlives its namespace, as NICs do, is let go.
+func (p *pins) discard() error {
+	var errs []error
+	for _, file := range p.linkFiles() {
+		errs = append(errs, detachPinned(file))
+	}
+	return errors.Join(append(errs, p.removeAll())...)
+}
+
+// removeAll takes away all pins of the network namespace, and then its state.
 func (p *pins) removeAll() error {
 	var errs []error
 	dirs, _ := filepath.Glob(p.path(fmt.Sprintf("v*-netns-%d", p.inode)))
 	for _, dir := range dirs {
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	if err := os.Remove(p.stateFile()); !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
+	err := errors.Join(errs...)
+	if err == nil {
+		err = os.Remove(p.stateFile())
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)
 	}
 	return nil

@@ -166,6 +166,7 @@ func TestNeighbourMovesItsNexthops(t *testing.T) {
 
 // What traffic goes to stays resolved, though the kernel sees nothing of it, and is let go at the end.
 func TestNexthopsInUseAreKeptAlive(t *testing.T) {
+	t.Parallel()
 	w := watch(t)
 	server := w.lab.Must(t, "server")
 	mac, err := server.MAC("s0")

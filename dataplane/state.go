@@ -42,8 +42,9 @@ type state struct {
 	// Changes of the host, in order; what each replaced is what was there before the first run.
 	Changes []change `json:"changes"`
 
-	file string
-	mu   sync.Mutex // of Epoch, Numbers, Changes and the file: policies and devices come at the same time
+	file  string
+	stale string     // whose the file was instead, if it is not this network namespace's; this state is empty then
+	mu    sync.Mutex // of Epoch, Numbers, Changes and the file: policies and devices come at the same time
 }
 
 // Kinds of change.
@@ -99,10 +100,15 @@ func readState(file string) (*state, error) {
 	if err := json.Unmarshal(text, s); err != nil {
 		return nil, fmt.Errorf("read state %s: %w: without it nobody knows what was set before: set it back by hand and remove the file", file, err)
 	}
-	if s.Cookie != now.Cookie || s.Boot != now.Boot && !pinned(file) {
-		return now, nil
+	switch {
+	case s.Boot != now.Boot && !pinned(file):
+		now.stale = "an earlier boot"
+	case s.Cookie != now.Cookie:
+		now.stale = fmt.Sprintf("another network namespace, which has gone and had the same inode number (cookie %d, and this one has %d)", s.Cookie, now.Cookie)
+	default:
+		return s, nil
 	}
-	return s, nil
+	return now, nil
 }
 
 // pinned reports whether there are pins beside a state: then it is of this run of the kernel, although

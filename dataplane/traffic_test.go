@@ -17,6 +17,7 @@ import (
 // Real packets through the real program: routes and neighbours are found, a policy is replaced under
 // traffic, and a MAC that changes without a word is noticed.
 func TestTraffic(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "client-server")
 	p := g.plane(t)
 	if err := p.Publish(Generation{Epoch: 1, ACL: allowAll(t), Rules: 1}); err != nil {

@@ -103,6 +103,7 @@ func TestMasqueradeWithoutChecksum(t *testing.T) {
 
 // Protocols without ports get the address alone, and those with a checksum over addresses that as well.
 func TestMasqueradeWithoutPorts(t *testing.T) {
+	t.Parallel()
 	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 1024, 65535))
 	for _, proto := range []uint8{packet.ProtoESP, packet.ProtoUDPLite, packet.ProtoDCCP} {
 		ask := made{proto: proto, src: at("10.0.0.7:0"), dst: at("198.51.100.9:0")}

@@ -21,6 +21,7 @@ func pings(t *testing.T, from *testenv.Namespace, to string) bool {
 // A block holds although forwarding is turned on after it, by devices that come after it too; the gateway
 // takes it away when it judges, and so does detach.
 func TestLabBarrier(t *testing.T) {
+	t.Parallel()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-bar"})
 	client, gw := l.Must(t, "client"), l.Must(t, testenv.Gateway)
 	both := func(what string, forwards bool) {

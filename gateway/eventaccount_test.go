@@ -50,6 +50,7 @@ func TestEventAccount(t *testing.T) {
 // Flows of a rule that logs begin, and the gateway is killed at any moment: each begin is in the file, or
 // counted as lost or as left out. So it is where the next start takes over, and where it begins afresh.
 func TestLabKilledEvents(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, thisVersion)
 	other := buildSoftdpu(t, otherLayout)
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-ke"})

@@ -247,6 +247,7 @@ func stopWriter(e *eventLog) {
 
 // A disk that does not answer holds nobody who brings an event, asks for the status, or stops.
 func TestEventsDoNotWaitForAHungDisk(t *testing.T) {
+	t.Parallel()
 	e, _ := openTestEvents(t, 1<<30)
 	r, w, err := os.Pipe() // takes 64 KiB, then holds its writer
 	if err != nil {

@@ -293,6 +293,7 @@ func TestLabCountsErrors(t *testing.T) {
 
 // A policy whose addresses leave the operator out does not cut him off.
 func TestLabManagement(t *testing.T) {
+	t.Parallel()
 	const policy = `apiVersion: softdpu/v1
 kind: Policy
 zones:

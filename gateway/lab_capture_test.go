@@ -146,6 +146,7 @@ const capturePolicy = labPolicy + `  - {name: no-mail, from: {zone: lan}, to: {z
 // Each kind of packet is captured at its points with the right verdict, rule and reason, as it came or as
 // it goes, and Wireshark reads the file.
 func TestLabCapture(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "client-server", testenv.Options{Prefix: "t-lab-cap"}, labRouted, capturePolicy)
 	traffic := func(t *testing.T) {
 		t.Helper()

@@ -166,6 +166,7 @@ func (o *operator) comesBack(t *testing.T, to int) *Status {
 
 // A change that cuts the operator off comes back in time, and what the operator had open goes on.
 func TestLabConfirm(t *testing.T) {
+	t.Parallel()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-conf"})
 	hup := make(chan os.Signal, 1)
 	g := runWith(t, l, operatorFiles(t), Options{Reload: hup})
@@ -272,6 +273,7 @@ func checkConfirmEvents(t *testing.T, file string) {
 // late it starts with the policy before. It keeps to it through further starts, and the operator's
 // connections go on.
 func TestLabConfirmKilled(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, "")
 	for _, late := range []bool{false, true} {
 		t.Run(map[bool]string{false: "in time", true: "too late"}[late], func(t *testing.T) {
@@ -349,6 +351,7 @@ func TestLabConfirmKilled(t *testing.T) {
 // Policies whose zones and rules have other names and another order are rolled back and forth, over starts
 // in between: connections lose nothing, and are called what the policy in force calls them.
 func TestLabRollback(t *testing.T) {
+	t.Parallel()
 	const rounds = 5
 	first, _ := shuffled(0, "lan", "wan")
 	r := newReloadRig(t, "t-lab-roll", first, 5001, 5002)
@@ -471,6 +474,7 @@ func checkPolicyRequests(t *testing.T, g *testGateway) {
 
 // A history that cannot be kept keeps nobody from changing the policy, but for the promise to come back.
 func TestLabHistoryUnwritable(t *testing.T) {
+	t.Parallel()
 	c := write(t, labRouted, twoServices(0, "allow"))
 	if err := os.WriteFile(c.State, []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)

@@ -277,6 +277,7 @@ func TestLabDropEvents(t *testing.T) {
 
 // A full disk disturbs no traffic; what is lost is counted, and events go on once there is room.
 func TestLabFullDisk(t *testing.T) {
+	t.Parallel()
 	testenv.RequireRoot(t)
 	disk := t.TempDir()
 	if err := unix.Mount("softdpu-test", disk, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "size=64k"); err != nil {

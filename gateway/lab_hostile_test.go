@@ -186,6 +186,7 @@ var remedy = regexp.MustCompile(`(?m)^  = .+|must be .+|softdpu: .+: .+: .+: .+`
 // Whatever stands in the files of a running gateway, or in their place: check, apply, SIGHUP and a second start
 // say where it is wrong and what to do, with the right exit code, and no packet is lost of either family.
 func TestLabBadFiles(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-bad"})
 	gw := l.Must(t, testenv.Gateway)

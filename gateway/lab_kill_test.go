@@ -68,6 +68,7 @@ func (c *talker) run(stop *atomic.Bool) {
 // Of connections that all send without pause exactly the chosen ones are cut, and every packet of theirs
 // stays counted.
 func TestLabKill(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "client-server", testenv.Options{Prefix: "t-lab-kill"}, labRouted, killPolicy)
 	var talkers []*talker
 	for _, a := range r.addresses() {

@@ -361,6 +361,7 @@ func TestLabLifeChanges(t *testing.T) {
 // Without the flows of the run before, TCP connections go on for as long as the upgrade grace lasts; then
 // segments of unknown connections are refused again.
 func TestLabLifeGrace(t *testing.T) {
+	t.Parallel()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifeg"})
 	client, server := l.Must(t, "client"), l.Must(t, "server")
 	config := func(grace string) string {
@@ -429,6 +430,7 @@ func TestLabLifeGrace(t *testing.T) {
 
 // A stop that blocks leaves the gateway itself reachable for its management, and lets it speak.
 func TestLabLifeBlock(t *testing.T) {
+	t.Parallel()
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-lifeb"})
 	client, gw := l.Must(t, "client"), l.Must(t, testenv.Gateway)
 	config := strings.NewReplacer("on_stop: open\n", "", "management: none", "management: {from: [lan], services: [udp/161, tcp/161]}").Replace(labRouted)

@@ -32,6 +32,7 @@ rules:
 // What is translated is told the same way everywhere: in lists, filters, events, counters and warnings. A flow that is
 // translated is one flow.
 func TestLabTranslationIsTold(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "client-server", testenv.Options{Prefix: "t-lab-nattold"}, labMetrics, natTold)
 	echo := must(r.server.ServeEcho(t.Context(), netip.AddrPortFrom(server4, 7)))
 	defer echo.Close()

@@ -344,6 +344,7 @@ func checkPortEvents(t *testing.T, file string, want []string) {
 // come back is forwarded by nobody; the next start takes everything over, and the flows of the other ports
 // notice nothing of it all.
 func TestLabDevicesKilled(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "three-zone", testenv.Options{Prefix: "t-lab-devk"})
 	lan, wan, gw := l.Must(t, "lan"), l.Must(t, "wan"), l.Must(t, testenv.Gateway)

@@ -159,7 +159,7 @@ func shuffled(round int, lanPorts, wanPorts string) (text string, names []string
 // under is a rule of the epoch's policy. Then one cuts ten of them, and no other.
 func TestLabReloads(t *testing.T) {
 	const cut = 10
-	rounds, conns := sized(30, 100), sized(40, 1000)
+	rounds, conns := sized(13, 100), sized(40, 1000)
 	first, names := shuffled(0, "lan, lan2", "wan, wan2")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-rl-many"})
 	addReturnPath(t, l)
@@ -289,6 +289,7 @@ func twoServices(order int, second string) string {
 // A policy cuts exactly what it no longer allows, the one before brings it back, and names are right
 // throughout.
 func TestLabRevoke(t *testing.T) {
+	t.Parallel()
 	r := newReloadRig(t, "t-rl-cut", twoServices(0, "allow"), 5001, 5002)
 	random := rand.New(rand.NewPCG(3, 3))
 	first, second := r.dial(t, 5001), r.dial(t, 5002)
@@ -389,6 +390,7 @@ func checkReloadEvents(t *testing.T, file string) {
 
 // What is wrong with configuration or policy is said with its place, and nothing changes.
 func TestLabReloadRefused(t *testing.T) {
+	t.Parallel()
 	good := twoServices(0, "allow")
 	r := newReloadRig(t, "t-rl-bad", good, 5001)
 	random := rand.New(rand.NewPCG(4, 4))
@@ -441,6 +443,7 @@ func TestLabReloadRefused(t *testing.T) {
 
 // A rule ends by itself when its last day is over, whatever stands in the files then.
 func TestLabExpiry(t *testing.T) {
+	t.Parallel()
 	tomorrow := time.Now().UTC().AddDate(0, 0, 1).Format("2006-01-02")
 	policy := twoServices(0, "allow, expires: "+tomorrow)
 	r := newReloadRig(t, "t-rl-exp", policy, 5001, 5002)

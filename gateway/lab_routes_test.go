@@ -102,6 +102,7 @@ func (w *oneWay) follows(t *testing.T, what string, limit time.Duration) {
 // seconds, after a silent MAC change within ten. And nothing is forgotten of neighbours whose packets the
 // kernel does not see.
 func TestLabRoutes(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, "")
 	for _, killed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "alive", true: "killed"}[killed], func(t *testing.T) {

@@ -88,6 +88,7 @@ func comesBack(t *testing.T, c net.Conn) {
 // Entries cut the connections that they name, of both families, and no other, within a second; their end
 // brings them back, whoever brings it about.
 func TestLabSets(t *testing.T) {
+	t.Parallel()
 	r := newSetsRig(t, "t-lab-sets")
 	random := rand.New(rand.NewPCG(8, 8))
 	first, second := r.dial(t, 5001), r.dial(t, 5002)
@@ -220,6 +221,7 @@ func checkSetEvents(t *testing.T, file string) {
 
 // What is wrong is said with its place, and nothing changes; what changes nothing is noted.
 func TestLabSetsRefused(t *testing.T) {
+	t.Parallel()
 	r := newSetsRig(t, "t-lab-setbad")
 	many := make([]string, maxSetEntries+1)
 	for i := range many {
@@ -339,6 +341,7 @@ func TestLabSetsRefused(t *testing.T) {
 
 // Many callers at once lose nothing, and share what a change costs.
 func TestLabSetsBurst(t *testing.T) {
+	t.Parallel()
 	r := newSetsRig(t, "t-lab-setmany")
 	const callers, calls = 20, 5
 	var wg sync.WaitGroup
@@ -387,6 +390,7 @@ func TestLabSetsBurst(t *testing.T) {
 // What sets were given outlives a kill at any moment, and the connections that it cut stay cut while nobody
 // runs and afterwards.
 func TestLabSetsOutliveKill(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-setkill"})
 	client, server, gw := l.Must(t, "client"), l.Must(t, "server"), l.Must(t, testenv.Gateway)

@@ -160,6 +160,7 @@ func (p *process) usage(t *testing.T, gw *testenv.Namespace) (u usage) {
 // Whatever somebody sends to the control socket, and however many do: each is answered with a remedy or cut off,
 // an operator is answered meanwhile, the gateway takes no more of the machine than before, and no packet is lost.
 func TestLabHostileSocket(t *testing.T) {
+	t.Parallel()
 	binary := buildSoftdpu(t, "")
 	l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-sock"})
 	gw := l.Must(t, testenv.Gateway)

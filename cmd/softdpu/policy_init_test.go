@@ -189,6 +189,7 @@ func TestPolicyInitWritesNothingOver(t *testing.T) {
 
 // What is written can be run as it is: nothing passes but management.
 func TestPolicyInitStarts(t *testing.T) {
+	t.Parallel()
 	l := testenv.New(t, "client-server", testenv.Options{})
 	dir := t.TempDir()
 	if code, _, stderr := inGateway(t, l, "policy", "init", "--dir", dir, "--wan", "wan"); code != exitYes {

@@ -105,6 +105,7 @@ func numberedFrames(n *int) func(context.Context, int, time.Duration) (frame, er
 
 // Where there is no terminal, blocks follow each other, without control sequences.
 func TestWatchWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	env := &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out}
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)

@@ -9,7 +9,8 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-const prefix = "t-lab-xsk"
+// prefix is another one in a debug build, which may be tested at the same time.
+var prefix = map[bool]string{false: "t-lab-xsk", true: "t-lab-xskd"}[xsk.Debug]
 
 // receiveAll receives on the socket until the ledger is full.
 func receiveAll(t *testing.T, e *end, s *xsk.Socket, l *ledger) {
