@@ -116,6 +116,12 @@ struct icmp_header {
 	__be32 rest;
 };
 
+/* Whether an ICMP message answers a query. */
+static __always_inline bool is_reply(__u8 family, __u8 type)
+{
+	return family == 4 ? type == 0 || type == 14 : type == 129;
+}
+
 enum hook { HOOK_XDP, HOOK_TC };
 
 static __always_inline __u32 frame_length(void *ctx, enum hook hook)

@@ -90,7 +90,8 @@ static __always_inline __s64 translate_quoted(void *ctx, enum hook hook, struct 
 		break;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
-		ports = exchange_half(&h[2], p->out_dport);
+		ports = exchange_half(&h[2], is_reply(p->family, *(__u8 *)h) ? p->out_sport :
+									       p->out_dport);
 		sum += ports;
 		if (p->family == 6)
 			ports += addresses;

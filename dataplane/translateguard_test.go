@@ -177,9 +177,9 @@ func TestGuardTellsSenders(t *testing.T) {
 		{"an answer, translated at both ends", "10.0.0.7", "198.51.100.80", "198.51.100.9", "192.0.2.1", true},
 		{"an answer of IPv6, translated at both ends", "[fd00:1::7]", "[2001:db8:9::80]", "[2001:db8:9::9]", "[2001:db8::1]", true},
 	} {
-		icmp, ask, unreachable, gateway := uint8(icmp), uint8(8), uint8(3), "192.0.2.1:0"
+		icmp, ask, answer, unreachable, gateway := uint8(icmp), uint8(8), uint8(0), uint8(3), "192.0.2.1:0"
 		if c.client[0] == '[' {
-			icmp, ask, unreachable, gateway = icmpv6, 128, 1, "[2001:db8::1]:0"
+			icmp, ask, answer, unreachable, gateway = icmpv6, 128, 129, 1, "[2001:db8::1]:0"
 		}
 		for _, m := range []made{
 			{proto: tcp, flags: tcpSYN}, {proto: udp, payload: []byte("ab")}, {proto: udp, noSum: icmp == 1}, {proto: 50}, {proto: icmp, kind: ask},
@@ -200,13 +200,13 @@ func TestGuardTellsSenders(t *testing.T) {
 			m.src, m.dst = at(c.client+port), at(c.asked+asked)
 			arrives, carried := "wan", m
 			if c.reply {
-				if m.proto == icmp {
-					continue
-				}
 				if got := r.send("lan", m, toWAN); got.Reason != 0 {
 					t.Fatalf("%s of protocol %d: %v", c.what, m.proto, bpf.XDPReason(got.Reason))
 				}
 				carried.src, carried.dst, carried.flags = at(c.server+served), at(c.outside+port), m.flags|m.flags<<3
+				if m.proto == icmp {
+					carried.kind = answer
+				}
 			}
 			got := r.send(arrives, carried, silentLAN)
 			if got.Reason != 0 || got.Pass != 1+uint32(bpf.XDPPassCausePASS_NEIGHBOUR) {
