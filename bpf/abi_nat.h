@@ -123,4 +123,21 @@ struct nat_pass {
 	__u16 pad;
 };
 
+/* A packet both of whose ends are translated, as the kernel carries it on: neither what came nor what
+ * leaves, so that no flow knows it. By what it is, what its destination was. */
+#define NAT_HALVES 1024
+struct nat_half {
+	__be32 src[4], dst[4]; /* IPv4: first element, others 0 */
+	__be16 sport, dport; /* as of a flow's key */
+	__u8 family;
+	__u8 proto;
+	__u16 pad;
+};
+
+struct nat_was {
+	__be32 dst[4];
+	__be16 dport;
+	__u16 pad;
+};
+
 #endif

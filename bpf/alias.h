@@ -107,10 +107,11 @@ static __noinline int F(follow)(struct packet *p, struct flow_ref *ref, const FL
 	end = !!(load(&f->core.word) & WORD_FLAG_HI_OPENED) ^ opener ^ 1;
 	if (!F(came_by)(p, f, end))
 		return FIND_NONE;
-	if (opener)
+	if (opener && !own_error(p))
 		return REASON_NAT_CONFLICT;
 	F(refer)(ref, f, end, p);
-	F(come_back)(p, f, end);
+	if (!opener)
+		F(come_back)(p, f, end);
 	return FIND_FLOW;
 }
 

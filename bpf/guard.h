@@ -64,8 +64,7 @@ static __always_inline void admitted_by(struct packet *p, __u32 rule)
 	p->verdict = rule | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 }
 
-/* Looks up the flow of a packet of the host itself. Nobody translates it: the kernel's errors about packets of
- * translated flows that it carries on would tell either end what is behind the gateway. */
+/* Looks up the flow of a packet of the host itself, which nobody translates. */
 static __noinline int find_own(struct packet *p, struct flow_ref *f)
 {
 	int reason = find_again(p, f);
@@ -73,6 +72,24 @@ static __noinline int find_own(struct packet *p, struct flow_ref *f)
 	if (!have_nat || reason != FIND_FLOW || likely(!p->xlat))
 		return reason;
 	return p->xlat & XLAT_REPLY ? REASON_NAT_CONFLICT : REASON_NAT_UNTRANSLATED;
+}
+
+/* Looks up the flow of an error of the host itself. About a packet of a translated flow that the kernel carries
+ * on, p->xlat and the outer tuple say what its sender sent: that is what it may be told, and nothing of what
+ * is behind the gateway. */
+static __noinline int find_own_error(struct packet *p, struct flow_ref *f)
+{
+	int reason = find_again(p, f);
+
+	if (!have_nat || reason != FIND_NONE || !find_half(p))
+		return reason;
+	reason = find_again(p, f);
+	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
+	__builtin_memcpy(p->out_dst, p->dst, sizeof(p->out_dst));
+	p->out_sport = p->sport;
+	p->out_dport = p->dport;
+	p->xlat = XLAT_SRC;
+	return reason;
 }
 
 /* A packet of the host itself, parsed, about to leave by port. */
@@ -109,11 +126,13 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		reason = quoted_tc(skb, p);
 		if (reason)
 			return reason;
-		reason = find_own(p, &f);
+		reason = find_own_error(p, &f);
 		if (reason == FIND_FLOW)
 			reason = f.core ? guard_flow(p, &f) : REASON_FLOW_GONE;
 		else if (reason == FIND_NONE)
 			reason = REASON_ICMP_NO_FLOW;
+		if (have_nat && !reason && p->xlat)
+			reason = requote(skb, p);
 		if (tapped && !reason && f.core)
 			admitted_by(p, rule_of(f.core));
 		return reason;

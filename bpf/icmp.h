@@ -61,9 +61,13 @@ static __always_inline int parse_quoted(void *ctx, enum hook hook, struct packet
 	} else if (proto == (p->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6)) {
 		p->icmp_type = ((__u8 *)h)[0];
 		p->icmp_code = ((__u8 *)h)[1];
-		if (p->family == 4 ? p->icmp_type != 8 && p->icmp_type != 13 : p->icmp_type != 128)
+		if (is_reply(p->family, p->icmp_type))
+			dport = h[2];
+		else if (p->family == 4 ? p->icmp_type == 8 || p->icmp_type == 13 :
+					  p->icmp_type == 128)
+			sport = h[2];
+		else
 			return REASON_ICMP_NO_FLOW;
-		sport = h[2];
 	} else if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		return REASON_ICMP_NO_FLOW;
 	}

@@ -69,8 +69,10 @@ static __always_inline int find(struct packet *p, struct flow_ref *ref)
 		}
 	}
 	if (have_nat && translated && !p->opener) {
-		p->leg = 0;
 		p->xlat = 0;
+		if (own_error(p))
+			return FIND_FLOW;
+		p->leg = 0;
 		return REASON_NAT_UNTRANSLATED;
 	}
 	if (unlikely(reopens(p))) {

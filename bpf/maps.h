@@ -350,6 +350,14 @@ struct {
 	__type(value, struct nat_pass);
 } nat_passes SEC(".maps");
 
+/* What the kernel may have to make an error about, and no flow knows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, NAT_HALVES);
+	__type(key, struct nat_half);
+	__type(value, struct nat_was);
+} nat_halves SEC(".maps");
+
 /* ---- Guards and simulation -------------------------------------------------------------------- */
 
 struct {

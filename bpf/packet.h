@@ -103,12 +103,24 @@ static __always_inline void clear_packet(struct packet *p)
 	__builtin_memset(p, 0, offsetof(struct packet, leg) + 1);
 }
 
+/* Whether p is an ICMP error of the gateway itself, which alone may be about a packet as it came. */
+static __always_inline bool own_error(const struct packet *p)
+{
+	return p->kind == PACKET_ERROR && p->zone == ZONE_HOST;
+}
+
 /* linux/icmp.h needs the C library */
 struct icmp_header {
 	__u8 type, code;
 	__be16 checksum;
 	__be32 rest;
 };
+
+/* Whether an ICMP message answers a query. */
+static __always_inline bool is_reply(__u8 family, __u8 type)
+{
+	return family == 4 ? type == 0 || type == 14 : type == 129;
+}
 
 enum hook { HOOK_XDP, HOOK_TC };
 
@@ -124,6 +136,13 @@ static __always_inline long load_bytes(void *ctx, enum hook hook, __u32 at, void
 	if (hook == HOOK_TC)
 		return bpf_skb_load_bytes(ctx, at, to, len);
 	return bpf_xdp_load_bytes(ctx, at, to, len);
+}
+
+static __always_inline long store_bytes(void *ctx, enum hook hook, __u32 at, void *from, __u32 len)
+{
+	if (hook == HOOK_TC)
+		return bpf_skb_store_bytes(ctx, at, from, len, 0);
+	return bpf_xdp_store_bytes(ctx, at, from, len);
 }
 
 /* What the compiler knows of x and the verifier does not is forgotten, so that a mask stays. */

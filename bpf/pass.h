@@ -47,6 +47,37 @@ static __always_inline __u32 note_source(struct xdp_md *ctx, const struct packet
 	return (n + 1) << PASS_CAUSE_BITS;
 }
 
+/* What names p once its destination is translated and its source is not. */
+static __always_inline void name_half(struct nat_half *half, const struct packet *p,
+				      const __be32 *src, const __be32 *dst, __be16 sport,
+				      __be16 dport)
+{
+	__builtin_memset(half, 0, sizeof(*half));
+	half->src[0] = src[0];
+	half->dst[0] = dst[0];
+	/* of IPv4, the others may be anything */
+	if (p->family == 6) {
+		__builtin_memcpy(half->src + 1, src + 1, 12);
+		__builtin_memcpy(half->dst + 1, dst + 1, 12);
+	}
+	half->sport = sport;
+	half->dport = dport;
+	half->family = p->family;
+	half->proto = p->proto;
+}
+
+/* Notes what the destination of p was, for errors of the kernel about what it carries on. */
+static __noinline void note_half(const struct packet *p)
+{
+	struct nat_was was = { .dport = p->dport };
+	struct nat_half half;
+
+	__builtin_memcpy(was.dst, p->dst, sizeof(was.dst));
+	name_half(&half, p, p->src, p->out_dst, p->sport, p->out_dport);
+	/* without a place the sender is not told, and gives up by itself */
+	bpf_map_update_elem(&nat_halves, &half, &was, BPF_ANY);
+}
+
 /* Translates the destination of p, which goes to the kernel. Returns what the mark says beside the cause,
  * negative if it may not go. */
 __noinline int pass_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
@@ -58,6 +89,8 @@ __noinline int pass_translated(struct xdp_md *ctx, struct packet *p, struct port
 	bare = port->flags & PORT_FIX_CHECKSUM &&
 	       checksum_missing((void *)(long)ctx->data, (void *)(long)ctx->data_end, p);
 	if (p->xlat & XLAT_SRC) {
+		if (p->xlat & XLAT_DST && p->kind != PACKET_ERROR && p->frag != FRAG_LATER)
+			note_half(p);
 		element = note_source(ctx, p);
 		if (!element)
 			return -1;
@@ -151,6 +184,37 @@ __noinline int guard_translated(struct __sk_buff *skb, struct packet *p, __u32 n
 	for (int i = 0; i < 4; i++)
 		differ |= e->src[i] ^ p->src[i];
 	return differ ? REASON_KERNEL_BYPASS : write_source(skb, p, e);
+}
+
+/* Has an error of the kernel about a packet that it carries on, as no flow knows it, speak of what came. False:
+ * it is about no such packet. */
+static __noinline bool find_half(struct packet *p)
+{
+	struct nat_half half;
+	struct nat_was *was;
+
+	name_half(&half, p, p->dst, p->src, p->dport, p->sport);
+	was = bpf_map_lookup_elem(&nat_halves, &half);
+	if (!was)
+		return false;
+	__builtin_memcpy(p->src, was->dst, sizeof(p->src));
+	p->sport = was->dport;
+	return true;
+}
+
+/* Writes what came into the packet inside an error of the kernel, whose own addresses are right: it is from
+ * the gateway, and to whoever sent that. */
+static __noinline int requote(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 at = p->l4 + offsetof(struct icmp_header, checksum);
+	__s64 sum = translate_quoted(skb, HOOK_TC, p);
+	__be16 check;
+
+	if (sum < 0 || bpf_skb_load_bytes(skb, at, &check, sizeof(check)))
+		return REASON_INTERNAL;
+	check = grown(check, sum);
+	return bpf_skb_store_bytes(skb, at, &check, sizeof(check), 0) ? REASON_INTERNAL :
+									REASON_NONE;
 }
 
 #endif

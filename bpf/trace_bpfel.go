@@ -32,6 +32,7 @@ const (
 	TraceMapNatAddresses  = "nat_addresses"
 	TraceMapNatBuckets    = "nat_buckets"
 	TraceMapNatCounters   = "nat_counters"
+	TraceMapNatHalves     = "nat_halves"
 	TraceMapNatPasses     = "nat_passes"
 	TraceMapNatPorts      = "nat_ports"
 	TraceMapNatRules      = "nat_rules"
@@ -146,6 +147,7 @@ type TraceMapSpecs struct {
 	NatAddresses  *ebpf.MapSpec `ebpf:"nat_addresses"`
 	NatBuckets    *ebpf.MapSpec `ebpf:"nat_buckets"`
 	NatCounters   *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatHalves     *ebpf.MapSpec `ebpf:"nat_halves"`
 	NatPasses     *ebpf.MapSpec `ebpf:"nat_passes"`
 	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
@@ -234,6 +236,7 @@ type TraceMaps struct {
 	NatAddresses  *ebpf.Map `ebpf:"nat_addresses"`
 	NatBuckets    *ebpf.Map `ebpf:"nat_buckets"`
 	NatCounters   *ebpf.Map `ebpf:"nat_counters"`
+	NatHalves     *ebpf.Map `ebpf:"nat_halves"`
 	NatPasses     *ebpf.Map `ebpf:"nat_passes"`
 	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
 	NatRules      *ebpf.Map `ebpf:"nat_rules"`
@@ -277,6 +280,7 @@ func (m *TraceMaps) Close() error {
 		m.NatAddresses,
 		m.NatBuckets,
 		m.NatCounters,
+		m.NatHalves,
 		m.NatPasses,
 		m.NatPorts,
 		m.NatRules,

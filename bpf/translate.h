@@ -43,7 +43,7 @@ static __always_inline __u16 grown_not_0(__u16 check, __u64 sum)
 
 /* The packet inside an ICMP error, whose sender is the one to whom the error goes. Returns what the sum
  * over it grows by, negative if it cannot be. */
-static __always_inline __s64 translate_quoted(struct xdp_md *ctx, struct packet *p)
+static __always_inline __s64 translate_quoted(void *ctx, enum hook hook, struct packet *p)
 {
 	__u32 at = p->l4 + 8, end = p->l4 + p->l4_len;
 	__u64 addresses, ports, sum;
@@ -52,34 +52,34 @@ static __always_inline __s64 translate_quoted(struct xdp_md *ctx, struct packet 
 	if (p->family == 4) {
 		struct iphdr ip;
 
-		if (bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)))
+		if (load_bytes(ctx, hook, at, &ip, sizeof(ip)))
 			return -1;
 		addresses = exchange(&ip.saddr, p->out_dst, 1) + exchange(&ip.daddr, p->out_src, 1);
 		sum = addresses + exchange_half(&ip.check, grown(ip.check, addresses));
-		if (bpf_xdp_store_bytes(ctx, at, &ip, sizeof(ip)))
+		if (store_bytes(ctx, hook, at, &ip, sizeof(ip)))
 			return -1;
 	} else {
 		__be32 a[8];
 
 		at += offsetof(struct ipv6hdr, saddr);
-		if (bpf_xdp_load_bytes(ctx, at, a, sizeof(a)))
+		if (load_bytes(ctx, hook, at, a, sizeof(a)))
 			return -1;
 		addresses = exchange(a, p->out_dst, 4) + exchange(a + 4, p->out_src, 4);
 		sum = addresses;
-		if (bpf_xdp_store_bytes(ctx, at, a, sizeof(a)))
+		if (store_bytes(ctx, hook, at, a, sizeof(a)))
 			return -1;
 	}
 	at = p->inner;
-	if (bpf_xdp_load_bytes(ctx, at, h, sizeof(h)))
+	if (load_bytes(ctx, hook, at, h, sizeof(h)))
 		return -1;
 	switch (p->proto) {
 	case IPPROTO_TCP:
 		ports = exchange_half(&h[0], p->out_dport) + exchange_half(&h[1], p->out_sport);
 		sum += ports;
-		if (at + 20 > end || bpf_xdp_load_bytes(ctx, at + 16, &check, 2))
+		if (at + 20 > end || load_bytes(ctx, hook, at + 16, &check, 2))
 			break;
 		sum += exchange_half(&check, grown(check, addresses + ports));
-		if (bpf_xdp_store_bytes(ctx, at + 16, &check, 2))
+		if (store_bytes(ctx, hook, at + 16, &check, 2))
 			return -1;
 		break;
 	case IPPROTO_UDP:
@@ -90,7 +90,8 @@ static __always_inline __s64 translate_quoted(struct xdp_md *ctx, struct packet 
 		break;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
-		ports = exchange_half(&h[2], p->out_dport);
+		ports = exchange_half(&h[2], is_reply(p->family, *(__u8 *)h) ? p->out_sport :
+									       p->out_dport);
 		sum += ports;
 		if (p->family == 6)
 			ports += addresses;
@@ -99,13 +100,13 @@ static __always_inline __s64 translate_quoted(struct xdp_md *ctx, struct packet 
 	default:
 		return sum;
 	}
-	return bpf_xdp_store_bytes(ctx, at, h, sizeof(h)) ? -1 : (__s64)sum;
+	return store_bytes(ctx, hook, at, h, sizeof(h)) ? -1 : (__s64)sum;
 }
 
 /* An ICMP error about a translated flow. */
 static __noinline int translate_error(struct xdp_md *ctx, struct packet *p)
 {
-	__s64 sum = translate_quoted(ctx, p);
+	__s64 sum = translate_quoted(ctx, HOOK_XDP, p);
 	__u64 addresses = 0;
 	__be16 check;
 

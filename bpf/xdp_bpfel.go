@@ -341,6 +341,17 @@ type XDPNatDevice struct {
 	Vlan uint16
 }
 
+type XDPNatHalf struct {
+	_      structs.HostLayout
+	Src    [4]uint32
+	Dst    [4]uint32
+	Sport  uint16
+	Dport  uint16
+	Family uint8
+	Proto  uint8
+	Pad    uint16
+}
+
 type XDPNatKind uint32
 
 const (
@@ -385,6 +396,13 @@ type XDPNatServer struct {
 	Port    uint16
 	Pad     uint16
 	Pad2    uint32
+}
+
+type XDPNatWas struct {
+	_     structs.HostLayout
+	Dst   [4]uint32
+	Dport uint16
+	Pad   uint16
 }
 
 type XDPNexthop struct {
@@ -800,6 +818,7 @@ const (
 	XDPMapNatAddresses      = "nat_addresses"
 	XDPMapNatBuckets        = "nat_buckets"
 	XDPMapNatCounters       = "nat_counters"
+	XDPMapNatHalves         = "nat_halves"
 	XDPMapNatPasses         = "nat_passes"
 	XDPMapNatPorts          = "nat_ports"
 	XDPMapNatRules          = "nat_rules"
@@ -955,6 +974,7 @@ type XDPMapSpecs struct {
 	NatAddresses  *ebpf.MapSpec `ebpf:"nat_addresses"`
 	NatBuckets    *ebpf.MapSpec `ebpf:"nat_buckets"`
 	NatCounters   *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatHalves     *ebpf.MapSpec `ebpf:"nat_halves"`
 	NatPasses     *ebpf.MapSpec `ebpf:"nat_passes"`
 	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
@@ -1074,6 +1094,7 @@ type XDPMaps struct {
 	NatAddresses  *ebpf.Map `ebpf:"nat_addresses"`
 	NatBuckets    *ebpf.Map `ebpf:"nat_buckets"`
 	NatCounters   *ebpf.Map `ebpf:"nat_counters"`
+	NatHalves     *ebpf.Map `ebpf:"nat_halves"`
 	NatPasses     *ebpf.Map `ebpf:"nat_passes"`
 	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
 	NatRules      *ebpf.Map `ebpf:"nat_rules"`
@@ -1121,6 +1142,7 @@ func (m *XDPMaps) Close() error {
 		m.NatAddresses,
 		m.NatBuckets,
 		m.NatCounters,
+		m.NatHalves,
 		m.NatPasses,
 		m.NatPorts,
 		m.NatRules,

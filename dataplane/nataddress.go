@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -25,23 +26,27 @@ type natAddresses struct {
 type NATAddress struct {
 	Port string
 	VLAN uint16     // 0 = untagged
+	Zone uint8      // of what leaves there, 0 = none
 	IP4  netip.Addr // zero = none
 	IP6  netip.Addr
 }
 
 // NATAddresses returns what masquerading writes at each port and VLAN by which routes leave, in the order of
-// ports. Those that have no address are not among them.
+// ports. Those that have no address are among them.
 func (p *Plane) NATAddresses() []NATAddress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []NATAddress
 	for _, port := range p.ports {
-		for vid := range uint16(4095) {
-			a, ok := p.addresses.table[natDevice(port, vid)]
-			if !ok {
-				continue
+		if port.Inline() || !port.present() {
+			continue
+		}
+		for _, vid := range append([]uint16{0}, slices.Sorted(maps.Keys(port.vlanDevices))...) {
+			a := p.addresses.table[natDevice(port, vid)]
+			out := NATAddress{Port: port.Name, VLAN: vid, Zone: port.Zone}
+			if vid != 0 {
+				out.Zone = port.VLANs[vid]
 			}
-			out := NATAddress{Port: port.Name, VLAN: vid}
 			if a.Ip4 != 0 {
 				out.IP4 = netip.AddrFrom4([4]byte(binary.NativeEndian.AppendUint32(nil, a.Ip4)))
 			}

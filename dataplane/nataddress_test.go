@@ -100,7 +100,7 @@ func TestNATAddressesFollow(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := w.p.NATAddresses(); len(got) != 2 || got[1] != (NATAddress{Port: "wan0", IP4: netip.MustParseAddr("10.10.2.1"), IP6: netip.MustParseAddr("fd10:2::1")}) {
+	if got := w.p.NATAddresses(); len(got) != 2 || got[1] != (NATAddress{Port: "wan0", Zone: got[1].Zone, IP4: netip.MustParseAddr("10.10.2.1"), IP6: netip.MustParseAddr("fd10:2::1")}) {
 		t.Errorf("addresses of masquerading are %v", got)
 	}
 	if gone := w.p.NATAddressesGone(); gone != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // skb is the beginning of struct __sk_buff.
@@ -151,26 +152,95 @@ func TestGuardTranslates(t *testing.T) {
 	}
 }
 
-// What the gateway itself says of translated flows is not translated: it does not leave, so that nobody learns of
-// addresses behind the gateway.
-func TestGuardKeepsAddressesBehind(t *testing.T) {
-	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 1024, 65535), forward("www", "192.0.2.5/32", "10.0.1.9", 8080))
-	out := made{proto: udp, src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
-	in := made{proto: udp, src: at("198.51.100.9:4000"), dst: at("192.0.2.5:80")}
-	r.send("lan", out, toWAN)
-	r.send("wan", in, toLAN)
-	answer, behind := made{proto: udp, src: out.dst, dst: out.src}, made{proto: udp, src: in.src, dst: at("10.0.1.9:8080")}
-	for what, c := range map[string]struct {
-		about  made
-		reason bpf.XDPReason
+// What the kernel says of a packet that it carries on, to whoever sent that, speaks of the packet as it was sent,
+// whatever of it was translated by then: nobody learns of addresses behind the gateway.
+func TestGuardTellsSenders(t *testing.T) {
+	r := openNATRig(t, Options{},
+		masquerade("out", "10.0.0.0/24", 1024, 65535), masquerade("six", "fd00:1::/64", 1024, 65535), masquerade("in", "198.51.100.100/32", 1024, 65535),
+		forward("www", "192.0.2.5/32", "10.0.1.9", 8080), forward("www6", "2001:db8::5/128", "fd00:2::9", 8080),
+		forward("far", "198.51.100.80/32", "198.51.100.9", 8080), forward("far6", "2001:db8:9::80/128", "2001:db8:9::9", 8080))
+	const silentLAN = toNarrow + 1
+	if err := r.p.SetNexthop(silentLAN, bpf.XDPNexthop{State: uint32(flowtable.NexthopPending), Port: 1, Zone: 2, Src: 0x020000000001 | 1500<<48}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what, client, asked, server, outside string
+		reply                                bool // the kernel carries on the server's answer, to a client inside
 	}{
-		"an answer on its way in":         {answer, bpf.XDPReasonREASON_NAT_UNTRANSLATED},
-		"a packet on its way to a server": {behind, bpf.XDPReasonREASON_NAT_CONFLICT},
+		{"a question, its source to be translated", "198.51.100.100", "10.0.1.9", "10.0.1.9", "10.0.0.1", false},
+		{"a question, its destination translated", "198.51.100.9", "192.0.2.5", "10.0.1.9", "198.51.100.9", false},
+		{"a question of IPv6, its destination translated", "[2001:db8:9::9]", "[2001:db8::5]", "[fd00:2::9]", "[2001:db8:9::9]", false},
+		{"a question, translated at both ends", "198.51.100.100", "192.0.2.5", "10.0.1.9", "10.0.0.1", false},
+		{"an answer, its destination translated", "10.0.0.7", "198.51.100.9", "198.51.100.9", "192.0.2.1", true},
+		{"an answer of IPv6, its destination translated", "[fd00:1::7]", "[2001:db8:9::9]", "[2001:db8:9::9]", "[2001:db8::1]", true},
+		{"an answer, its source to be translated", "10.0.2.7", "198.51.100.80", "198.51.100.9", "10.0.2.7", true},
+		{"an answer, translated at both ends", "10.0.0.7", "198.51.100.80", "198.51.100.9", "192.0.2.1", true},
+		{"an answer of IPv6, translated at both ends", "[fd00:1::7]", "[2001:db8:9::80]", "[2001:db8:9::9]", "[2001:db8::1]", true},
 	} {
-		m := made{proto: icmp, kind: 3, code: 1, src: at("192.0.2.1:0"), dst: netip.AddrPortFrom(c.about.src.Addr(), 0), payload: c.about.ip()}
-		before := dropped(t, r.p, c.reason)
-		if verdict, ip := r.guard(m.ip(), skb{Ifindex: 1}); verdict != actShot || dropped(t, r.p, c.reason) != before+1 {
-			t.Errorf("an error about %s: verdict %d, leaves as\n%x", what, int32(verdict), ip)
+		icmp, ask, answer, unreachable, gateway := uint8(icmp), uint8(8), uint8(0), uint8(3), "192.0.2.1:0"
+		if c.client[0] == '[' {
+			icmp, ask, answer, unreachable, gateway = icmpv6, 128, 129, 1, "[2001:db8::1]:0"
 		}
+		for _, m := range []made{
+			{proto: tcp, flags: tcpSYN}, {proto: udp, payload: []byte("ab")}, {proto: udp, noSum: icmp == 1}, {proto: 50}, {proto: icmp, kind: ask},
+		} {
+			port, asked, served := ":5000", ":80", ":8080"
+			if c.asked == c.server {
+				served = asked
+			}
+			if m.proto != tcp && m.proto != udp {
+				asked, served = ":0", ":0"
+			}
+			if m.proto == 50 {
+				port = ":0"
+			}
+			if m.noSum {
+				port = ":5001"
+			}
+			m.src, m.dst = at(c.client+port), at(c.asked+asked)
+			arrives, carried := "wan", m
+			if c.reply {
+				if got := r.send("lan", m, toWAN); got.Reason != 0 {
+					t.Fatalf("%s of protocol %d: %v", c.what, m.proto, bpf.XDPReason(got.Reason))
+				}
+				carried.src, carried.dst, carried.flags = at(c.server+served), at(c.outside+port), m.flags|m.flags<<3
+				if m.proto == icmp {
+					carried.kind = answer
+				}
+			}
+			got := r.send(arrives, carried, silentLAN)
+			if got.Reason != 0 || got.Pass != 1+uint32(bpf.XDPPassCausePASS_NEIGHBOUR) {
+				t.Fatalf("%s of protocol %d: %v, passed %d", c.what, m.proto, bpf.XDPReason(got.Reason), got.Pass)
+			}
+			e := made{proto: icmp, kind: unreachable, code: 1, src: at(gateway), dst: netip.AddrPortFrom(carried.src.Addr(), 0), payload: got.ip}
+			told := e
+			told.payload = carried.ip()
+			before := r.flow(m)
+			if verdict, ip := r.guard(e.ip(), skb{Ifindex: 1}); verdict != actUnspec || !bytes.Equal(ip, told.ip()) {
+				t.Errorf("an error about %s, of protocol %d: verdict %d, leaves as\n%x, want\n%x", c.what, m.proto, int32(verdict), ip, told.ip())
+			}
+			if after := r.flow(m); after.Packets[0]+after.Packets[1] != before.Packets[0]+before.Packets[1]+1 {
+				t.Errorf("an error about %s, of protocol %d, is not counted on the flow", c.what, m.proto)
+			}
+		}
+		r.end()
+	}
+}
+
+// An error of the gateway about no packet that anybody sent does not leave.
+func TestGuardDropsOtherErrors(t *testing.T) {
+	r := openNATRig(t, Options{}, masquerade("out", "10.0.0.0/24", 1024, 65535))
+	out := made{proto: udp, src: at("10.0.0.7:4000"), dst: at("198.51.100.9:53")}
+	r.send("lan", out, toWAN)
+	about := made{proto: udp, src: at("198.51.100.9:53"), dst: at("10.0.0.8:4000")}
+	m := made{proto: icmp, kind: 3, code: 1, src: at("192.0.2.1:0"), dst: at("198.51.100.9:0"), payload: about.ip()}
+	before := dropped(t, r.p, bpf.XDPReasonREASON_ICMP_NO_FLOW)
+	if verdict, ip := r.guard(m.ip(), skb{Ifindex: 1}); verdict != actShot || dropped(t, r.p, bpf.XDPReasonREASON_ICMP_NO_FLOW) != before+1 {
+		t.Errorf("an error about no flow: verdict %d, leaves as\n%x", int32(verdict), ip)
+	}
+	query := made{proto: udp, src: at("192.0.2.1:4000"), dst: at("198.51.100.9:53")}
+	before = dropped(t, r.p, bpf.XDPReasonREASON_NAT_CONFLICT)
+	if verdict, ip := r.guard(query.ip(), skb{Ifindex: 1}); verdict != actShot || dropped(t, r.p, bpf.XDPReasonREASON_NAT_CONFLICT) != before+1 {
+		t.Errorf("a packet of the gateway with the outer tuple of another's flow: verdict %d, leaves as\n%x", int32(verdict), ip)
 	}
 }

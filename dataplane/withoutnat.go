@@ -13,7 +13,7 @@ import (
 // natFunctions are those of the programs that only translation calls. What only they call goes with them.
 var natFunctions = []string{
 	"miss_translated", "follow4", "follow6", "end_translation4", "end_translation6", "take_back4", "take_back6",
-	"translate_headers", "translate_error", "pass_translated", "guard_translated",
+	"translate_headers", "translate_error", "pass_translated", "guard_translated", "find_half", "requote",
 }
 
 // withoutNAT takes translation out of the programs of a spec whose have_nat is 0: the functions that only it

@@ -18,10 +18,11 @@ type NATRuleInfo struct {
 	File         string
 	Line         int
 	Kind         NATKind
-	Text         string // what it does, as in "dnat to 10.20.1.5:8080"; "" if it is Gone
-	Family       uint8  // 4 or 6
-	Destinations bool   // of the list that is asked for destinations, else for sources
-	Gone         bool   // of an earlier policy: flows may still bear it
+	Text         string          // what it does, as in "dnat to 10.20.1.5:8080"; "" if it is Gone
+	Family       uint8           // 4 or 6
+	Destinations bool            // of the list that is asked for destinations, else for sources
+	To           flowtable.Zones // by which what it is about leaves, of the list for sources
+	Gone         bool            // of an earlier policy: flows may still bear it
 	Description  string
 	Owner        string
 }
@@ -43,6 +44,23 @@ type natPart struct {
 	destinations bool
 	entries      []flowtable.ACLEntry // without their verdicts
 	id           uint32
+}
+
+// zones are those that the entries of a part for sources name as where packets go; empty: any.
+func (p *natPart) zones() (all flowtable.Zones) {
+	if p.destinations {
+		return all
+	}
+	for i := range p.entries {
+		to := p.entries[i].To
+		if to == (flowtable.Zones{}) {
+			return to
+		}
+		for w := range to {
+			all[w] |= to[w]
+		}
+	}
+	return all
 }
 
 // natRules compiles what the policy translates.

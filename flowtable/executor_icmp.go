@@ -29,9 +29,7 @@ func (e *Executor) sort(w *work) (reason bpf.XDPReason, done bool) {
 		return reasonNone, false
 	case packet.Reply:
 		w.tuple.DstPort = p.ICMP.ID
-		if p.ICMP.Type == packet.Timestamp4+1 {
-			w.query = packet.Timestamp4 << 8
-		}
+		w.query = answered(p.Family, p.ICMP.Type)
 		return reasonNone, false
 	case packet.Error:
 		w.failed = true
@@ -52,22 +50,34 @@ func echoRequest(family uint8) uint16 {
 	return packet.EchoRequest6 << 8
 }
 
+// answered returns the query that a reply of this type answers.
+func answered(family, reply uint8) uint16 {
+	if family == 4 && reply == packet.Timestamp4+1 {
+		return packet.Timestamp4 << 8
+	}
+	return echoRequest(family)
+}
+
 // quoted makes the tuple of an ICMP error that of a packet from the quoted one's destination: the
 // error travels with those and counts with them.
 func (e *Executor) quoted(w *work) bpf.XDPReason {
 	in := &e.p.ICMP.Inner
-	query := in.Kind == packet.Query
+	query, reply := in.Kind == packet.Query, in.Kind == packet.Reply
 	icmp := in.Proto == packet.ProtoICMP || in.Proto == packet.ProtoICMPv6
-	if in.Later || icmp && !query || in.Src == in.Dst || in.Src != e.p.Dst {
+	if in.Later || icmp && !query && !reply || in.Src == in.Dst || in.Src != e.p.Dst {
 		return bpf.XDPReasonREASON_ICMP_NO_FLOW
 	}
 	w.tuple = Tuple{
 		Family: e.p.Family, Proto: in.Proto, Domain: w.domain,
 		Src: in.Dst, Dst: in.Src, SrcPort: in.DstPort, DstPort: in.SrcPort,
 	}
-	if query {
+	switch {
+	case query:
 		w.tuple.DstPort = in.ID
 		w.query = uint16(in.Type)<<8 | uint16(in.Code)
+	case reply:
+		w.tuple.SrcPort = in.ID
+		w.query = answered(e.p.Family, in.Type)
 	}
 	return reasonNone
 }

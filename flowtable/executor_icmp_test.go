@@ -105,7 +105,12 @@ func TestICMPErrorAboutPing(t *testing.T) {
 	r.want(lanIf, ping, Forward, reasonNone)
 	r.want(wanIf, side{wanIf, []byte{10, 9, 9, 9}, client4}.icmpError(t, 11, 0, ping), Forward, reasonNone)
 	r.want(wanIf, pong, Forward, reasonNone)
-	r.want(lanIf, side{lanIf, []byte{10, 1, 0, 9}, server4}.icmpError(t, 3, 1, pong), Drop, noFlow) // no query
+	r.want(lanIf, side{lanIf, []byte{10, 1, 0, 9}, server4}.icmpError(t, 3, 1, pong), Forward, reasonNone)
+	r.want(lanIf, side{lanIf, []byte{10, 1, 0, 9}, server4}.icmpError(t, 3, 1, fromServer4.echo(t, false, 8)), Drop, noFlow)
+	r.want(wanIf, side{wanIf, []byte{10, 9, 9, 9}, client4}.icmpError(t, 3, 1, fromClient4.echo(t, false, 9)), Drop, noFlow) // it answered nothing
+	if f := r.flow(fromClient4.tuple(1, 9, 0)); f.Packets != [2]uint64{2, 2} {
+		t.Errorf("%v packets are counted on the legs", f.Packets)
+	}
 }
 
 func TestICMPErrorOfRevokedFlow(t *testing.T) {

@@ -81,6 +81,33 @@ func TestErrorsAboutTranslatedFlows(t *testing.T) {
 	}
 }
 
+// An error about the answer to a translated ping reaches who answered, and quotes the identifier that it knows.
+func TestErrorsAboutTranslatedReplies(t *testing.T) {
+	const outside = 20000
+	for _, f := range []struct {
+		name         string
+		client       side
+		outer, inner net.IP // as the server sees the client, and a router before it
+	}{{"IPv4", fromClient4, outer4, net.IP{10, 1, 0, 99}}, {"IPv6", fromClient6, outer6, net.ParseIP("fd10:1::99")}} {
+		t.Run(f.name, func(t *testing.T) {
+			r := natRig(t, masquerade(4, zoneLAN, zoneWAN, outside, outside), masquerade(6, zoneLAN, zoneWAN, outside, outside))
+			r.want(lanIf, right(f.client.echo(t, true, 5000)), Forward, reasonNone)
+			inside, answer := side{wanIf, f.client.dst, f.client.src}, side{wanIf, f.client.dst, f.outer}
+			res := r.want(lanIf, right(side{lanIf, f.inner, f.client.dst}.icmpError(t, 3, 1, right(inside.echo(t, false, 5000)))), Forward, reasonNone)
+			want := right(side{lanIf, f.outer, f.client.dst}.icmpError(t, 3, 1, right(answer.echo(t, false, outside))))
+			if want[14]>>4 == 4 {
+				want[22]--
+			} else {
+				want[21]--
+			}
+			recompute(want[14:], true)
+			if string(res.Frame[14:]) != string(want[14:]) {
+				t.Errorf("it leaves as\n% x, want\n% x", res.Frame[14:], want[14:])
+			}
+		})
+	}
+}
+
 // An error about what nobody sent is none, and one that bears the wrong tuple says so.
 func TestErrorsAboutWrongTuples(t *testing.T) {
 	r := natRig(t, masquerade(4, zoneLAN, zoneWAN, 1024, 65535))

@@ -161,6 +161,9 @@ func translateInside(p *packet.Parsed, out *Tuple) edit {
 	case in.Kind == packet.Query:
 		d.putWord(b[4:], quoted.SrcPort)
 		d.correct(b[2:])
+	case in.Kind == packet.Reply:
+		d.putWord(b[4:], quoted.DstPort)
+		d.correct(b[2:])
 	}
 	return header + d - pseudo
 }

@@ -5,9 +5,11 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
 )
@@ -45,8 +47,10 @@ type NATRuleStatus struct {
 	FullestPercent float64 `json:"fullest_percent"`
 	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
 	Gone           bool    `json:"gone"`       // of an earlier policy: it translates the flows that it has, and no new ones
-	Description    string  `json:"description,omitempty"`
-	Owner          string  `json:"owner,omitempty"`
+	// Unaddressed are ports, or port.VLAN, by which it should masquerade and which have no address that it could write.
+	Unaddressed []string `json:"unaddressed"`
+	Description string   `json:"description,omitempty"`
+	Owner       string   `json:"owner,omitempty"`
 }
 
 // NATAddressStatus is what masquerading writes for flows that leave by a port.
@@ -116,7 +120,8 @@ func (r *Ruleset) masqueradesTo(f *flowtable.Flow, addresses map[netip.Addr]bool
 func (r *reporter) nat() (*NATStatus, error) {
 	rules := r.rules.Load()
 	s := &NATStatus{Rules: []NATRuleStatus{}, Addresses: []NATAddressStatus{}}
-	for _, a := range r.plane.NATAddresses() {
+	addresses := r.plane.NATAddresses()
+	for _, a := range addresses {
 		s.Addresses = append(s.Addresses, NATAddressStatus{a.Port, a.VLAN, a.IP4, a.IP6})
 	}
 	counted, err := r.plane.NATCounters()
@@ -137,8 +142,8 @@ func (r *reporter) nat() (*NATStatus, error) {
 		c := counted[info.Name]
 		out := NATRuleStatus{
 			Name: info.Name, Kind: string(info.Kind), Text: info.Text, File: info.File, Line: info.Line,
-			Flows: flows[info.Name], Opened: c.Flows, Exhausted: c.Exhausted, Conflicts: c.Conflicts,
-			Description: info.Description, Owner: info.Owner,
+			Flows: flows[info.Name].flows, Opened: c.Flows, Exhausted: c.Exhausted, Conflicts: c.Conflicts,
+			Unaddressed: rules.natUnaddressed(ids, addresses), Description: info.Description, Owner: info.Owner,
 		}
 		for _, id := range ids {
 			// Another policy may have come into force since its rules were read.
@@ -158,17 +163,43 @@ func (r *reporter) nat() (*NATStatus, error) {
 	return s, nil
 }
 
+// natUnaddressed lists where a rule masquerades and finds no address of any family that it translates. That one
+// of two families has none is as a rule what the operator means.
+func (r *Ruleset) natUnaddressed(ids []uint32, addresses []dataplane.NATAddress) []string {
+	missing := []string{}
+	for _, at := range addresses {
+		leaves, has := false, false
+		for _, id := range ids {
+			info := r.natRule(id)
+			if info.Kind != firewall.NATMasquerade || at.Zone == 0 || !info.To.Has(at.Zone) {
+				continue
+			}
+			leaves = true
+			has = has || info.Family == 4 && at.IP4.IsValid() || info.Family == 6 && at.IP6.IsValid()
+		}
+		switch {
+		case !leaves || has:
+		case at.VLAN != 0:
+			missing = append(missing, fmt.Sprintf("%s.%d", at.Port, at.VLAN))
+		default:
+			missing = append(missing, at.Port)
+		}
+	}
+	return missing
+}
+
 // natGone lists the rules of earlier policies that still translate flows; how many, flows say by name.
-func (r *Ruleset) natGone(flows map[string]uint64) (gone []NATRuleStatus) {
+func (r *Ruleset) natGone(flows map[string]natFlows) (gone []NATRuleStatus) {
 	for i := range r.Compiled.NATRules {
 		info := &r.Compiled.NATRules[i]
 		named := func(s NATRuleStatus) bool { return s.Name == info.Name }
 		current := func(c firewall.NATRuleInfo) bool { return c.Name == info.Name && !c.Gone }
-		if !info.Gone || flows[info.Name] == 0 || slices.ContainsFunc(gone, named) || slices.ContainsFunc(r.Compiled.NATRules, current) {
+		if !info.Gone || flows[info.Name].flows == 0 || slices.ContainsFunc(gone, named) || slices.ContainsFunc(r.Compiled.NATRules, current) {
 			continue
 		}
 		gone = append(gone, NATRuleStatus{
-			Name: info.Name, Kind: string(info.Kind), File: info.File, Line: info.Line, Flows: flows[info.Name], Gone: true,
+			Name: info.Name, Kind: string(info.Kind), File: info.File, Line: info.Line, Gone: true,
+			Flows: flows[info.Name].flows, PortsUsed: flows[info.Name].ports, Unaddressed: []string{},
 		})
 	}
 	return gone
@@ -242,13 +273,27 @@ func NATNotes(rules []NATRuleStatus) (notes []string) {
 	return notes
 }
 
+// NATAddressNotes says which rules masquerade where there is no address to do so with.
+func NATAddressNotes(rules []NATRuleStatus) (notes []string) {
+	for i := range rules {
+		if r := &rules[i]; len(r.Unaddressed) > 0 {
+			notes = append(notes, fmt.Sprintf("nat rule %s: no address that it could write at %s: new flows that leave there are refused (nat-no-address)",
+				r.Name, strings.Join(r.Unaddressed, ", ")))
+		}
+	}
+	return notes
+}
+
+// natFlows are the flows that a rule translates now, and those of them whose source port it chose.
+type natFlows struct{ flows, ports uint64 }
+
 // translated counts the flows that are translated now, by the name of their rules. Names are by id.
-func (l *ledger) translated(names []string) (map[string]uint64, error) {
-	flows := make(map[string]uint64)
+func (l *ledger) translated(names []string) (map[string]natFlows, error) {
+	flows := make(map[string]natFlows)
 	if atomic.LoadInt64(&l.table.State().Aliases) <= 0 {
 		return flows, nil
 	}
-	count := func(source, destination uint32) {
+	count := func(source, destination uint32, port bool) {
 		of := [2]string{}
 		for i, id := range [2]uint32{source, destination} {
 			if int(id) < len(names) {
@@ -256,10 +301,17 @@ func (l *ledger) translated(names []string) (map[string]uint64, error) {
 			}
 		}
 		if of[0] != "" {
-			flows[of[0]]++
+			n := flows[of[0]]
+			n.flows++
+			if port {
+				n.ports++
+			}
+			flows[of[0]] = n
 		}
 		if of[1] != "" && of[1] != of[0] {
-			flows[of[1]]++
+			n := flows[of[1]]
+			n.flows++
+			flows[of[1]] = n
 		}
 	}
 	l.table.Translated(count)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/dataplane/packet"
 	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable"
@@ -64,9 +65,9 @@ func TestNATRulesThatAreGone(t *testing.T) {
 		{}, {Name: "branch", Kind: firewall.NATMasquerade}, {Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 4, Gone: true},
 		{Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 6, Gone: true}, {Name: "over", Gone: true}, {}, {Name: "branch", Gone: true},
 	}}}
-	got := r.natGone(map[string]uint64{"branch": 5, "old": 3})
-	want := []NATRuleStatus{{Name: "old", Kind: "masquerade", File: "nat.yaml", Line: 4, Flows: 3, Gone: true}}
-	if !slices.Equal(got, want) {
+	got := r.natGone(map[string]natFlows{"branch": {5, 5}, "old": {3, 2}})
+	want := []NATRuleStatus{{Name: "old", Kind: "masquerade", File: "nat.yaml", Line: 4, Flows: 3, PortsUsed: 2, Gone: true, Unaddressed: []string{}}}
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("gone are %+v, want %+v", got, want)
 	}
 }
@@ -76,6 +77,41 @@ func TestNATNotes(t *testing.T) {
 		{Name: "a", FullestPercent: 90, FullestOf: "tcp"}, {Name: "b", FullestPercent: 90.1, FullestOf: "198.51.100.7 udp"}, {Name: "c"},
 	})
 	if len(notes) != 1 || !strings.Contains(notes[0], "nat rule b: 90 %") || !strings.Contains(notes[0], "198.51.100.7 udp") || !strings.Contains(notes[0], "nat-exhausted") {
+		t.Errorf("notes are %q", notes)
+	}
+}
+
+// A rule that masquerades where no address of a family that it translates is says so, and says nothing of other
+// ports, or of the other family.
+func TestNATWithoutAddress(t *testing.T) {
+	var wan flowtable.Zones
+	wan.Add(3)
+	masquerade := func(family uint8, to flowtable.Zones) firewall.NATRuleInfo {
+		return firewall.NATRuleInfo{Name: "branch", Kind: firewall.NATMasquerade, Family: family, To: to}
+	}
+	r := &Ruleset{Compiled: &firewall.Compiled{NATRules: []firewall.NATRuleInfo{
+		{}, masquerade(4, wan), masquerade(6, wan), masquerade(4, flowtable.Zones{}), {Name: "pool", Kind: firewall.NATSource, Family: 4, To: wan},
+	}}}
+	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	ports := []dataplane.NATAddress{
+		{Port: "lan", Zone: 2}, {Port: "wan", Zone: 3, IP6: six}, {Port: "wan", VLAN: 10, Zone: 3}, {Port: "both", Zone: 3, IP4: four, IP6: six}, {Port: "mute", VLAN: 7},
+	}
+	for _, row := range []struct {
+		name string
+		ids  []uint32
+		want []string
+	}{
+		{"of both families", []uint32{1, 2}, []string{"wan.10"}},
+		{"of IPv4", []uint32{1}, []string{"wan", "wan.10"}},
+		{"to wherever", []uint32{3}, []string{"lan", "wan", "wan.10"}},
+		{"of a pool", []uint32{4}, []string{}},
+	} {
+		if got := r.natUnaddressed(row.ids, ports); !slices.Equal(got, row.want) {
+			t.Errorf("a rule %s lacks addresses at %q, want %q", row.name, got, row.want)
+		}
+	}
+	notes := NATAddressNotes([]NATRuleStatus{{Name: "a"}, {Name: "b", Unaddressed: []string{"wan", "wan.10"}}})
+	if len(notes) != 1 || !strings.Contains(notes[0], "nat rule b: ") || !strings.Contains(notes[0], "wan, wan.10") || !strings.Contains(notes[0], "nat-no-address") {
 		t.Errorf("notes are %q", notes)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -253,7 +254,7 @@ func (r *reporter) status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Notes = append(s.Notes, NATNotes(nat.Rules)...)
+	s.Notes = slices.Concat(s.Notes, NATNotes(nat.Rules), NATAddressNotes(nat.Rules))
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,8 +17,8 @@ func newNATCommand(env *Env) *cobra.Command {
 		Use:   "nat",
 		Short: "List what the running gateway translates, and how full its addresses are",
 		Long: `List the nat rules of the running gateway in order of evaluation. FLOWS counts the connections that a rule
-translates now, OPENED those since the gateway's start, EXHAUSTED and CONFLICTS those that were refused
-because no port was free, or because the translation was another connection's. PORTS counts the source
+translates now, OPENED those since this process of the gateway started, EXHAUSTED and CONFLICTS those that were
+refused since then because no port was free, or because the translation was another connection's. PORTS counts the source
 ports in use; FULLEST is the share of them that is in use where it is largest: of one address, protocol
 and quarter of the remote ends, where the next connection would find none. EXHAUSTED and CONFLICTS count
 each attempt: a client that sends its SYN again is counted again. Last stand rules that the policy has no
@@ -46,7 +47,13 @@ shown by 'softdpu flows'.`,
 			env.note("no nat rule: nothing is translated")
 			return nil
 		}
-		return natAddressTable(s.Addresses).write(env.Stdout, env.Width())
+		if err := natAddressTable(s.Addresses).write(env.Stdout, env.Width()); err != nil {
+			return err
+		}
+		for _, n := range slices.Concat(gateway.NATNotes(s.Rules), gateway.NATAddressNotes(s.Rules)) {
+			env.note("warning: %s", n)
+		}
+		return nil
 	}
 	return cmd
 }

@@ -155,8 +155,8 @@ type Inner struct {
 	Later            bool   // a later fragment: no transport header, nothing below is valid
 	SrcPort, DstPort uint16 // of TCP and UDP, else 0
 	Kind             Kind   // of ICMP over IPv4 and ICMPv6 over IPv6, else Other
-	Type, Code       uint8  // valid iff Kind is Query
-	ID               uint16 // valid iff Kind is Query
+	Type, Code       uint8  // of ICMP over IPv4 and ICMPv6 over IPv6
+	ID               uint16 // valid iff Kind is Query or Reply
 }
 
 // Decode reads the headers of a whole frame. What is neither IPv4 nor IPv6 is OK once its Ethernet

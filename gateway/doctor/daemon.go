@@ -88,7 +88,7 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 		}
 		e.crew(crew)
 	}
-	nat := e.translation(ctx, socket, &s.Table)
+	nat := e.translation(ctx, socket, s)
 	for _, n := range s.Notes {
 		if !slices.Contains(nat, n) {
 			e.find(Info, "note", "", "%s", n)
@@ -97,9 +97,10 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 	return s
 }
 
-// translation looks for addresses that will have no port left soon, and returns what it found.
-func (e *examination) translation(ctx context.Context, socket string, table *gateway.TableStatus) []string {
-	if table.Translated == 0 {
+// translation looks for addresses that will have no port left soon, and for ports without address. It returns
+// what it found.
+func (e *examination) translation(ctx context.Context, socket string, of *gateway.Status) []string {
+	if of.Table.Translated == 0 && of.Policy.NAT == 0 {
 		return nil
 	}
 	s, err := gateway.NewClient(socket).NAT(ctx)
@@ -111,5 +112,9 @@ func (e *examination) translation(ctx context.Context, socket string, table *gat
 	for _, n := range notes {
 		e.find(Warning, "nat-ports", "give it more addresses or ports; `softdpu flows --filter 'nat NAME'` shows who has them", "%s", n)
 	}
-	return notes
+	without := gateway.NATAddressNotes(s.Rules)
+	for _, n := range without {
+		e.find(Warning, "nat-address", "give the port's device one (`ip addr add`, DHCP) that is global, primary and not deprecated: `softdpu nat` lists what counts", "%s", n)
+	}
+	return slices.Concat(notes, without)
 }

@@ -154,8 +154,11 @@ func (p *packet) query(later bool) uint16 {
 	case p.icmpKind() != icmpReply:
 		return p.ruleDport
 	}
-	return map[uint8]uint16{0: 8, 14: 13, 129: 128}[p.icmpType] << 8
+	return queryOf[p.icmpType] << 8
 }
+
+// queryOf says which type of ICMP query one of reply answers.
+var queryOf = map[uint8]uint16{0: 8, 14: 13, 129: 128}
 
 // asked is the opening of a flow as it is judged again.
 func (f *flow) asked(query uint16) Opening {

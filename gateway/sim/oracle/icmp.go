@@ -88,10 +88,15 @@ func (p *packet) quoted() (k key, query uint16, reason string) {
 	case protoTCP, protoUDP:
 		k.sport, k.dport = binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
 	case protoICMP, protoICMPv6:
-		if (proto == protoICMP) != p.is4() || icmpKinds[[2]uint8{proto, rest[0]}] != icmpQuery {
+		id := binary.BigEndian.Uint16(rest[4:])
+		switch kind := icmpKinds[[2]uint8{proto, rest[0]}]; {
+		case (proto == protoICMP) == p.is4() && kind == icmpQuery:
+			k.sport, query = id, binary.BigEndian.Uint16(rest)
+		case (proto == protoICMP) == p.is4() && kind == icmpReply:
+			k.dport, query = id, queryOf[rest[0]]<<8
+		default:
 			return k, 0, "icmp-no-flow"
 		}
-		k.sport, query = binary.BigEndian.Uint16(rest[4:]), binary.BigEndian.Uint16(rest)
 	}
 	return k, query, ""
 }

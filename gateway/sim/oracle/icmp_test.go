@@ -36,7 +36,9 @@ func TestICMP(t *testing.T) {
 		{"about a query", []step{
 			{"lan0", echo, Forward, "ping", StateNew},
 			{"wan0", router.icmp(3, 1, 0, echo[14:42]), Forward, "ping", StateNew},
-			{"lan0", toWeb.icmp(3, 1, 0, back.icmp(0, 0, 77<<16|1, nil)[14:]), "icmp-no-flow", "", ""},
+			{"lan0", toWeb.icmp(3, 1, 0, back.icmp(0, 0, 77<<16|1, nil)[14:]), Forward, "ping", StateNew},
+			{"lan0", toWeb.icmp(3, 1, 0, back.icmp(0, 0, 78<<16|1, nil)[14:]), "icmp-no-flow", "", ""},
+			{"wan0", router.icmp(3, 1, 0, toWeb.icmp(0, 0, 77<<16|1, nil)[14:]), "icmp-no-flow", "", ""},
 		}},
 		{"packet too big", []step{
 			{"lan0", request6, Forward, "web", StateNew},
