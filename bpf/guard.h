@@ -66,13 +66,18 @@ static __always_inline void admitted_by(struct packet *p, __u32 rule)
 
 /* Looks up the flow of a packet of the host itself. Nobody translates it: the kernel's errors about packets of
  * translated flows that it carries on would tell either end what is behind the gateway. */
-static __noinline int find_own(struct packet *p, struct flow_ref *f)
+static __noinline int find_untranslated(struct packet *p, struct flow_ref *f)
 {
 	int reason = find_again(p, f);
 
-	if (!have_nat || reason != FIND_FLOW || likely(!p->xlat))
+	if (reason != FIND_FLOW || likely(!p->xlat))
 		return reason;
 	return p->xlat & XLAT_REPLY ? REASON_NAT_CONFLICT : REASON_NAT_UNTRANSLATED;
+}
+
+static __always_inline int find_own(struct packet *p, struct flow_ref *f)
+{
+	return have_nat ? find_untranslated(p, f) : find_again(p, f);
 }
 
 /* A packet of the host itself, parsed, about to leave by port. */
