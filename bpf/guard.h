@@ -65,23 +65,28 @@ static __always_inline void admitted_by(struct packet *p, __u32 rule)
 }
 
 /* Looks up the flow of a packet of the host itself, which nobody translates. */
-static __noinline int find_own(struct packet *p, struct flow_ref *f)
+static __noinline int find_untranslated(struct packet *p, struct flow_ref *f)
 {
 	int reason = find_again(p, f);
 
-	if (!have_nat || reason != FIND_FLOW || likely(!p->xlat))
+	if (reason != FIND_FLOW || likely(!p->xlat))
 		return reason;
 	return p->xlat & XLAT_REPLY ? REASON_NAT_CONFLICT : REASON_NAT_UNTRANSLATED;
+}
+
+static __always_inline int find_own(struct packet *p, struct flow_ref *f)
+{
+	return have_nat ? find_untranslated(p, f) : find_again(p, f);
 }
 
 /* Looks up the flow of an error of the host itself. About a packet of a translated flow that the kernel carries
  * on, p->xlat and the outer tuple say what its sender sent: that is what it may be told, and nothing of what
  * is behind the gateway. */
-static __noinline int find_own_error(struct packet *p, struct flow_ref *f)
+static __noinline int find_half_error(struct packet *p, struct flow_ref *f)
 {
 	int reason = find_again(p, f);
 
-	if (!have_nat || reason != FIND_NONE || !find_half(p))
+	if (reason != FIND_NONE || !find_half(p))
 		return reason;
 	reason = find_again(p, f);
 	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
@@ -90,6 +95,11 @@ static __noinline int find_own_error(struct packet *p, struct flow_ref *f)
 	p->out_dport = p->dport;
 	p->xlat = XLAT_SRC;
 	return reason;
+}
+
+static __always_inline int find_own_error(struct packet *p, struct flow_ref *f)
+{
+	return have_nat ? find_half_error(p, f) : find_again(p, f);
 }
 
 /* A packet of the host itself, parsed, about to leave by port. */

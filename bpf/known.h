@@ -77,7 +77,8 @@ static __always_inline int find(struct packet *p, struct flow_ref *ref)
 	}
 	if (unlikely(reopens(p))) {
 		p->reopen = 1;
-		p->xlat = 0;
+		if (have_nat)
+			p->xlat = 0;
 		return FIND_NONE;
 	}
 	return FIND_FLOW;
@@ -125,7 +126,7 @@ __noinline int miss(struct xdp_md *ctx, struct packet *p, struct port *port)
 }
 
 /* As miss(), if the policy translates. */
-__noinline int miss_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
+__translation int miss_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
 {
 	struct scratch *s = scratch();
 	__u16 context;

@@ -27,13 +27,13 @@ func TestLoad(t *testing.T) {
 		})
 	})
 	t.Run("clamping", func(t *testing.T) { load(t, map[string]any{XDPVarHaveMss: uint8(1)}) })
-	t.Run("translating", func(t *testing.T) { load(t, map[string]any{XDPVarHaveNat: uint8(1)}) })
+	t.Run("translating", func(t *testing.T) { loadFrom(t, LoadXDP, nil) })
 	t.Run("translating, simulated", func(t *testing.T) {
-		load(t, map[string]any{XDPVarHaveNat: uint8(1), XDPVarSimulate: uint8(1)})
+		loadFrom(t, LoadXDP, map[string]any{XDPVarSimulate: uint8(1)})
 	})
 	t.Run("translating and clamping, with workers, capturing everything", func(t *testing.T) {
-		load(t, map[string]any{
-			XDPVarHaveNat: uint8(1), XDPVarHaveMss: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
+		loadFrom(t, LoadXDP, map[string]any{
+			XDPVarHaveMss: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
 			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
 		})
 	})
@@ -57,16 +57,16 @@ func TestLoadWithoutClamp(t *testing.T) {
 	}
 }
 
-// load loads all programs and returns how many instructions each has then.
+// load loads all programs, without translation, and returns how many instructions each has then.
 func load(t *testing.T, constants map[string]any) map[string]int {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("loading programs needs root, and CI has it")
-		}
-		t.Skip("loading programs needs root")
-	}
-	spec, err := LoadXDP()
+	return loadFrom(t, LoadWithoutNAT, constants)
+}
+
+func loadFrom(t *testing.T, object func() (*ebpf.CollectionSpec, error), constants map[string]any) map[string]int {
+	t.Helper()
+	requireRoot(t)
+	spec, err := object()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,4 +97,14 @@ func load(t *testing.T, constants map[string]any) map[string]int {
 		sizes[name] = int(size / 8)
 	}
 	return sizes
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("loading programs needs root, and CI has it")
+		}
+		t.Skip("loading programs needs root")
+	}
 }

@@ -7,6 +7,17 @@
 #include "abi.h"
 #include "dispatch.h"
 
+/* Whether packets may be translated. The programs are compiled with translation and without: of what a
+ * tunable turns off the verifier leaves the tests in place, and the shape that it gave to the code around.
+ * __translation begins a function that only translation calls. */
+#ifdef WITHOUT_NAT
+#define have_nat 0
+#define __translation static __noinline __attribute__((unused))
+#else
+#define have_nat 1
+#define __translation __noinline
+#endif
+
 /* ---- Tunables: constants to the verifier, which removes what they turn off ------------------- */
 
 volatile const __u32 epoch; /* number of the policy generation compiled into this program */
@@ -26,7 +37,6 @@ volatile const __u64 drop_events; /* by enum reason: whether drops are told */
 volatile const __u8 have_workers; /* flows may need them */
 volatile const __u8 force_stages; /* STAGE_* of every new flow, whatever its rule asks for */
 volatile const __u8 have_mss; /* some port or rule clamps the MSS of SYNs */
-volatile const __u8 have_nat; /* the policy translates */
 volatile const __u32 nat_layout; /* number of the generation that numbered nat_ports */
 
 /* ---- Flow table ----------------------------------------------------------------------------- */

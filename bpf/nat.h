@@ -9,7 +9,7 @@
 
 /* Which nat rule translates the destination of a new flow, and which one its source: Go puts compiled
  * pipelines in the place of these, as in that of classify(). */
-__noinline __u32 nat_destinations(struct classify_key *key)
+__translation __u32 nat_destinations(struct classify_key *key)
 {
 	__u32 verdict = 0;
 
@@ -20,7 +20,7 @@ __noinline __u32 nat_destinations(struct classify_key *key)
 	return verdict;
 }
 
-__noinline __u32 nat_sources(struct classify_key *key)
+__translation __u32 nat_sources(struct classify_key *key)
 {
 	__u32 verdict = 0;
 
@@ -150,7 +150,7 @@ static __always_inline void note_changes(struct packet *p)
 }
 
 /* Asks the rules for destinations about a packet of no known flow. Leaves what it becomes in p. */
-__noinline int choose_destination(struct packet *p, __u16 context)
+__translation int choose_destination(struct packet *p, __u16 context)
 {
 	struct scratch *s = scratch();
 	const struct nat_rule *r;
@@ -258,7 +258,7 @@ static __always_inline __u32 choose_ports(const struct packet *p, const struct n
 }
 
 /* Asks the rules for sources about a packet that the policy allows, by the key in scratch. */
-__noinline int choose_source(struct packet *p)
+__translation int choose_source(struct packet *p)
 {
 	struct scratch *s = scratch();
 	const struct nat_rule *r;
@@ -302,7 +302,7 @@ __noinline int choose_source(struct packet *p)
 }
 
 /* Makes the second entry of the flow that p opens. REASON_NAT_CONFLICT: its key is another's. */
-__noinline int enter_alias(struct packet *p)
+__translation int enter_alias(struct packet *p)
 {
 	struct gateway_state *gw = gateway_state();
 	struct table_counter *t = table_counter();
@@ -374,7 +374,7 @@ static __always_inline int enter_with_port(struct packet *p, struct scratch *s)
 
 /* A packet that opens a flow with other addresses: its port and second entry. The flow's key and hash are
  * needed by both, and what it starts with is in scratch->opening. */
-__noinline int enter_translation(struct packet *p)
+__translation int enter_translation(struct packet *p)
 {
 	struct scratch *s = scratch();
 	__u32 rule;

@@ -80,7 +80,7 @@ static __noinline void note_half(const struct packet *p)
 
 /* Translates the destination of p, which goes to the kernel. Returns what the mark says beside the cause,
  * negative if it may not go. */
-__noinline int pass_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
+__translation int pass_translated(struct xdp_md *ctx, struct packet *p, struct port *port)
 {
 	__u32 element = 0, bare;
 
@@ -159,7 +159,7 @@ static __noinline int write_source(struct __sk_buff *skb, const struct packet *p
 
 /* A packet that the kernel carries on for XDP, with the n-th element of nat_passes in its mark. Elements
  * are used again: one that speaks of another source is not this packet's. */
-__noinline int guard_translated(struct __sk_buff *skb, struct packet *p, __u32 n)
+__translation int guard_translated(struct __sk_buff *skb, struct packet *p, __u32 n)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	struct nat_pass *shared, *e;

@@ -41,7 +41,7 @@ static __always_inline __u64 read_word(const __u64 *word)
 }
 
 /* Whether the port is free in an element of nat_ports. */
-__noinline __u32 port_free(__u32 element, __u32 port)
+__translation __u32 port_free(__u32 element, __u32 port)
 {
 	struct nat_bitmap *b = bpf_map_lookup_elem(&nat_ports, &element);
 
@@ -59,7 +59,7 @@ static __always_inline void note_full(struct nat_bitmap *b, __u32 word)
 }
 
 /* The first free port from `start` on, or one that has just been taken; NO_PORT if there is none. */
-__noinline __u32 next_port(__u32 element, __u32 start)
+__translation __u32 next_port(__u32 element, __u32 start)
 {
 	struct nat_bitmap *b = bpf_map_lookup_elem(&nat_ports, &element);
 	__u32 word = start >> 6 & 1023, at = 0;
@@ -92,7 +92,7 @@ __noinline __u32 next_port(__u32 element, __u32 start)
 }
 
 /* Takes a port. 0: another CPU was faster. */
-__noinline __u32 take_port(__u32 element, __u32 port)
+__translation __u32 take_port(__u32 element, __u32 port)
 {
 	struct nat_bitmap *b = bpf_map_lookup_elem(&nat_ports, &element);
 	__u32 word = port >> 6;

@@ -161,7 +161,8 @@ static __always_inline void F(fill)(FLOW *f, const KEY *key, const struct openin
 	f->core.context = o->context;
 	__builtin_memset(f->count, 0, sizeof(f->count));
 	__builtin_memset(f->leg, 0, sizeof(f->leg));
-	__builtin_memset(f->xlat, 0, sizeof(f->xlat));
+	if (have_nat)
+		__builtin_memset(f->xlat, 0, sizeof(f->xlat));
 	leg->seen = peer->seen = p->tick;
 	if (have_workers)
 		leg->stages = peer->stages = o->stages;

@@ -71,7 +71,6 @@ const (
 	TraceVarHashSeed      = "hash_seed"
 	TraceVarHaveMacs      = "have_macs"
 	TraceVarHaveMss       = "have_mss"
-	TraceVarHaveNat       = "have_nat"
 	TraceVarHaveWorkers   = "have_workers"
 	TraceVarNatLayout     = "nat_layout"
 	TraceVarNetns         = "netns"
@@ -190,7 +189,6 @@ type TraceVariableSpecs struct {
 	HashSeed     *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.VariableSpec `ebpf:"have_macs"`
 	HaveMss      *ebpf.VariableSpec `ebpf:"have_mss"`
-	HaveNat      *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers  *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout    *ebpf.VariableSpec `ebpf:"nat_layout"`
 	Netns        *ebpf.VariableSpec `ebpf:"netns"`
@@ -324,7 +322,6 @@ type TraceVariables struct {
 	HashSeed     *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs     *ebpf.Variable `ebpf:"have_macs"`
 	HaveMss      *ebpf.Variable `ebpf:"have_mss"`
-	HaveNat      *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers  *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout    *ebpf.Variable `ebpf:"nat_layout"`
 	Netns        *ebpf.Variable `ebpf:"netns"`

@@ -159,7 +159,7 @@ static __noinline int translate_checksum(struct xdp_md *ctx, const struct packet
 
 /* Writes what p leaves with over what it came with. Bare: its TCP or UDP checksum still is the sum of the
  * pseudo-header, to be completed by the kernel. */
-__noinline int translate_headers(struct xdp_md *ctx, struct packet *p, __u32 bare)
+__translation int translate_headers(struct xdp_md *ctx, struct packet *p, __u32 bare)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end, *l3;
 	__u64 sum, ports;

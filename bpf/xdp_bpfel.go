@@ -892,7 +892,6 @@ const (
 	XDPVarHashSeed          = "hash_seed"
 	XDPVarHaveMacs          = "have_macs"
 	XDPVarHaveMss           = "have_mss"
-	XDPVarHaveNat           = "have_nat"
 	XDPVarHaveWorkers       = "have_workers"
 	XDPVarNatLayout         = "nat_layout"
 	XDPVarOverflowMax       = "overflow_max"
@@ -1047,7 +1046,6 @@ type XDPVariableSpecs struct {
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
-	HaveNat           *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout         *ebpf.VariableSpec `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
@@ -1216,7 +1214,6 @@ type XDPVariables struct {
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
-	HaveNat           *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout         *ebpf.Variable `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`

@@ -22,24 +22,26 @@ import (
 
 // The programs that run while nobody captures have nothing of it: not one instruction more.
 func TestCaptureOffIsNotThere(t *testing.T) {
-	spec, err := bpf.LoadXDP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, tapped := range map[string]bool{
-		bpf.XDPProgSoftdpu: false, bpf.XDPProgGuard: false, bpf.XDPProgDispatch: false, bpf.XDPProgGuardDispatch: false, bpf.XDPProgMark: false,
-		bpf.XDPProgSoftdpuTapped: true, bpf.XDPProgGuardTapped: true,
-	} {
-		var found []string
-		for _, ins := range spec.Programs[name].Instructions {
-			for _, s := range []string{ins.Symbol(), ins.Reference()} {
-				if strings.HasPrefix(s, "tap") || strings.HasSuffix(s, "_tapped") && s != name {
-					found = append(found, s)
+	for _, read := range []func() (*ebpf.CollectionSpec, error){bpf.LoadXDP, bpf.LoadWithoutNAT} {
+		spec, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tapped := range map[string]bool{
+			bpf.XDPProgSoftdpu: false, bpf.XDPProgGuard: false, bpf.XDPProgDispatch: false, bpf.XDPProgGuardDispatch: false, bpf.XDPProgMark: false,
+			bpf.XDPProgSoftdpuTapped: true, bpf.XDPProgGuardTapped: true,
+		} {
+			var found []string
+			for _, ins := range spec.Programs[name].Instructions {
+				for _, s := range []string{ins.Symbol(), ins.Reference()} {
+					if strings.HasPrefix(s, "tap") || strings.HasSuffix(s, "_tapped") && s != name {
+						found = append(found, s)
+					}
 				}
 			}
-		}
-		if (len(found) > 0) != tapped {
-			t.Errorf("%s mentions %q", name, found)
+			if (len(found) > 0) != tapped {
+				t.Errorf("%s mentions %q", name, found)
+			}
 		}
 	}
 }

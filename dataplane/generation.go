@@ -220,7 +220,7 @@ func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
 
 // loadPrograms loads a generation's programs, with a capture in the form that copies packets to it.
 func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*programs, error) {
-	spec := p.spec.Copy()
+	spec := p.formFor(g)
 	xdp, guard, shared := bpf.XDPProgSoftdpu, bpf.XDPProgGuard, maps.Clone(p.maps)
 	if c != nil {
 		xdp, guard = bpf.XDPProgSoftdpuTapped, bpf.XDPProgGuardTapped

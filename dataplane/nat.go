@@ -180,26 +180,27 @@ func (n *natTables) close() {
 	n.ports.mem.close()
 }
 
+// formFor returns the programs that a generation needs. Those that never meet a translated flow have nothing of
+// translation.
+func (p *Plane) formFor(g *Generation) *ebpf.CollectionSpec {
+	if p.nat.may || g.NAT != nil {
+		return p.spec.Copy()
+	}
+	return p.withoutNAT.Copy()
+}
+
 // setNAT prepares a spec for what a generation translates, and adds its tables to the maps that its programs
-// share with others. Programs that never meet a translated flow have nothing of it.
+// share with others.
 func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables, shared map[string]*ebpf.Map) error {
-	have := p.nat.may || g.NAT != nil
 	if nat != nil {
 		for name, m := range nat.maps {
 			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
 		}
 	}
-	for name, value := range map[string]any{
-		bpf.XDPVarHaveNat: boolByte(have), bpf.XDPVarNatLayout: g.Epoch,
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return fmt.Errorf("set constant %s: %w", name, err)
-		}
+	if err := spec.Variables[bpf.XDPVarNatLayout].Set(g.Epoch); err != nil {
+		return fmt.Errorf("set constant %s: %w", bpf.XDPVarNatLayout, err)
 	}
-	if have {
-		return nil
-	}
-	return withoutNAT(spec)
+	return nil
 }
 
 // pipes are the ACLs of a generation by the functions that they replace, in the order in which their set

@@ -48,9 +48,10 @@ type Plane struct {
 	ns *namespace
 	nl *netlink.Handle
 
-	spec *ebpf.CollectionSpec // sized, without the constants of a generation
-	maps map[string]*ebpf.Map // shared by all generations
-	mem  *memory
+	spec       *ebpf.CollectionSpec // sized, without the constants of a generation
+	withoutNAT *ebpf.CollectionSpec // spec, compiled without translation
+	maps       map[string]*ebpf.Map // shared by all generations
+	mem        *memory
 
 	dispatch, guardDispatch, mark *ebpf.Program
 
@@ -175,26 +176,13 @@ func (p *Plane) MultiBuffer() bool {
 }
 
 // load makes the shared maps and the programs that are never replaced.
-func (p *Plane) load() error {
-	spec, err := bpf.LoadXDP()
-	if err != nil {
-		return fmt.Errorf("read program object: %w", err)
+func (p *Plane) load() (err error) {
+	if p.spec, err = p.sized(bpf.LoadXDP); err != nil {
+		return err
 	}
-	p.spec = spec
-	for name, entries := range map[string]uint32{
-		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
-		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
-		bpf.XDPMapLegCells: 2 * p.sizes.Groups, bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
-		bpf.XDPMapTaps: captureRing, bpf.XDPMapTapBuffers: uint32(ebpf.MustPossibleCPU()),
-	} {
-		spec.Maps[name].MaxEntries = entries
+	if p.withoutNAT, err = p.sized(bpf.LoadWithoutNAT); err != nil {
+		return err
 	}
-	if !p.MultiBuffer() {
-		for _, prog := range spec.Programs {
-			prog.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // all programs that share a PROG_ARRAY, or none
-		}
-	}
-
 	p.maps = make(map[string]*ebpf.Map)
 	if p.life != nil {
 		if err := p.takeOver(); err != nil {
@@ -215,6 +203,28 @@ func (p *Plane) load() error {
 	}
 	p.setEthertypes()
 	return nil
+}
+
+// sized reads an object and gives its maps their sizes.
+func (p *Plane) sized(object func() (*ebpf.CollectionSpec, error)) (*ebpf.CollectionSpec, error) {
+	spec, err := object()
+	if err != nil {
+		return nil, fmt.Errorf("read program object: %w", err)
+	}
+	for name, entries := range map[string]uint32{
+		bpf.XDPMapFlows4: p.sizes.Groups, bpf.XDPMapFlows6: p.sizes.Groups,
+		bpf.XDPMapOverflow4: p.sizes.OverflowMax, bpf.XDPMapOverflow6: p.sizes.OverflowMax,
+		bpf.XDPMapLegCells: 2 * p.sizes.Groups, bpf.XDPMapFragments: p.sizes.FragmentGroups, bpf.XDPMapRules: p.sizes.Rules,
+		bpf.XDPMapTaps: captureRing, bpf.XDPMapTapBuffers: uint32(ebpf.MustPossibleCPU()),
+	} {
+		spec.Maps[name].MaxEntries = entries
+	}
+	if !p.MultiBuffer() {
+		for _, prog := range spec.Programs {
+			prog.Flags &^= unix.BPF_F_XDP_HAS_FRAGS // all programs that share a PROG_ARRAY, or none
+		}
+	}
+	return spec, nil
 }
 
 // make makes maps and programs anew.

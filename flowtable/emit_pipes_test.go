@@ -227,9 +227,6 @@ func TestReplacePipesOfObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := spec.Variables[bpf.XDPVarHaveNat].Set(uint8(1)); err != nil {
-		t.Fatal(err)
-	}
 	for name := range spec.Programs {
 		if name != bpf.XDPProgSoftdpu {
 			delete(spec.Programs, name)

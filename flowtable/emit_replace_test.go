@@ -33,7 +33,7 @@ func TestReplaceClassifierOfObject(t *testing.T) {
 		{"small after large", [][]ACLEntry{aclLarge(s), s.entries(5)}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			spec, err := bpf.LoadXDP()
+			spec, err := bpf.LoadWithoutNAT()
 			if err != nil {
 				t.Fatal(err)
 			}
