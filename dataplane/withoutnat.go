@@ -32,6 +32,21 @@ func withoutNAT(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
+// withoutSourceLimit takes limits of sources out of the programs of a spec whose have_source_limit is 0.
+func withoutSourceLimit(spec *ebpf.CollectionSpec) error {
+	have := spec.Variables[bpf.XDPVarHaveSourceLimit]
+	if have == nil {
+		return fmt.Errorf("take out limits of sources: the program object has no constant %s: it does not fit this binary", bpf.XDPVarHaveSourceLimit)
+	}
+	for name, prog := range spec.Programs {
+		if err := flowtable.DropFunctions(prog, "take_tally"); err != nil {
+			return fmt.Errorf("take limits of sources out of %s: %w", name, err)
+		}
+		foldZero(prog.Instructions, have)
+	}
+	return nil
+}
+
 // foldZero has instructions know that a constant of one byte is 0. A reading is a load of its address and one
 // through that; a register set to 0 is left of it, and where both use the same a jump to the next instruction,
 // which the kernel takes out. It would refuse a program that used the address once more.

@@ -22,6 +22,7 @@ type NATRuleInfo struct {
 	Family       uint8  // 4 or 6
 	Destinations bool   // of the list that is asked for destinations, else for sources
 	Gone         bool   // of an earlier policy: flows may still bear it
+	SourceLimit  int    // flows that one source may have by it, 0: any number
 	Description  string
 	Owner        string
 }
@@ -215,7 +216,7 @@ type natBuilder struct {
 
 func (b *natBuilder) rule(p *natPart) {
 	r := &b.policy.NAT[p.rule]
-	rule := bpf.XDPNatRule{Ports: natNoPorts, Family: p.family}
+	rule := bpf.XDPNatRule{Ports: natNoPorts, Family: p.family, SourceLimit: uint32(r.SourceLimit)}
 	kind := bpf.XDPNatKindNAT_KEEP
 	switch r.Kind {
 	case NATMasquerade:

@@ -64,9 +64,9 @@ func (w *author) natRule() string {
 	case 0:
 		what = "keep: true"
 	case 1, 2, 3:
-		what = "masquerade: {" + w.natPorts("") + "}"
+		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.natLimit(), ", ") + "}"
 	case 4, 5:
-		what = "snat: {addresses: " + w.pool(family) + w.natPorts(", ") + "}"
+		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.natLimit() + "}"
 	case 6, 7, 8:
 		to = w.natDestination(family)
 		what, service = w.dnat(family)
@@ -116,12 +116,20 @@ func (w *author) natService() string {
 }
 
 // natPorts writes which ports a rule chooses among, few of them now and then.
-func (w *author) natPorts(separator string) string {
+func (w *author) natPorts() string {
 	if !chance(w.r, 3) {
 		return ""
 	}
 	first := 1024 + w.r.IntN(60000)
-	return fmt.Sprintf("%sports: %d-%d", separator, first, first+[]int{0, 3, 15, 200, 4000}[w.r.IntN(5)])
+	return fmt.Sprintf(", ports: %d-%d", first, first+[]int{0, 3, 15, 200, 4000}[w.r.IntN(5)])
+}
+
+// natLimit writes how many flows a source may have, few of them, now and then.
+func (w *author) natLimit() string {
+	if !chance(w.r, 4) {
+		return ""
+	}
+	return fmt.Sprintf(", source_limit: %d", 1+w.r.IntN(12))
 }
 
 func (w *author) pool(family uint8) string {
@@ -227,6 +235,7 @@ func (w *author) usualRules() []string {
 		}
 	}
 	all = append(all, w.toGateway())
+	all = append(all, fmt.Sprintf("{name: shy, from: any, to: %s, service: [tcp/1-1023, udp/53, gre], masquerade: {source_limit: %d}}", w.routedZone(), 1+w.r.IntN(6)))
 	for i, zone := range w.zones {
 		if slices.ContainsFunc(w.segments, func(s segment) bool { return s.zone == zone && s.peer == -1 }) {
 			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {}}", i, zone))
