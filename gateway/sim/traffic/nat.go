@@ -132,6 +132,21 @@ func (w *author) natLimit() string {
 	return fmt.Sprintf(", source_limit: %d", 1+w.r.IntN(12))
 }
 
+// otherLimit gives a rule that masquerades another limit now and then, its first one or none: its flows stay.
+func (w *author) otherLimit(rule string) string {
+	before, limit, limited := strings.Cut(rule, "source_limit: ")
+	switch {
+	case !chance(w.r, 4) || !strings.Contains(rule, "masquerade: {"):
+		return rule
+	case limited && chance(w.r, 2):
+		before = strings.TrimSuffix(before, ", ")
+		return before + limit[strings.Index(limit, "}"):]
+	case limited:
+		return fmt.Sprintf("%ssource_limit: %d%s", before, 1+w.r.IntN(12), limit[strings.Index(limit, "}"):])
+	}
+	return strings.Replace(rule, "masquerade: {", fmt.Sprintf("masquerade: {source_limit: %d, ", 1+w.r.IntN(12)), 1)
+}
+
 func (w *author) pool(family uint8) string {
 	n := w.r.IntN(200)
 	if family == 4 {
@@ -211,7 +226,7 @@ func (w *author) natRules(old []string) []string {
 	var rules []string
 	for _, rule := range old {
 		if !chance(w.r, 4) {
-			rules = append(rules, rule)
+			rules = append(rules, w.otherLimit(rule))
 		}
 	}
 	if len(old) == 0 {
