@@ -20,20 +20,18 @@ type Source struct {
 // holds what is beside the groups in kernel hashes; it may be nil. Flows that come or go meanwhile may or may not
 // be counted.
 func (t *Table) Sources(beside *Table) []Source {
-	type place struct{ rule, tally uint32 }
-	found := make(map[place]netip.Prefix)
-	t.counting(beside, func(e *entry, a *alias) {
-		at := place{a.source, a.tally}
-		if _, known := found[at]; !known {
-			found[at] = t.inside(a)
+	seen := make([]bool, TallyPlaces)
+	flows := make(map[Source]int) // two places are one source's, at times
+	t.counting(beside, func(_ *entry, a *alias) {
+		if seen[a.tally-1] {
+			return
+		}
+		word := atomic.LoadUint64(t.tallyWord(a.tally - 1))
+		prefix := t.inside(a, word&^tallyCount)
+		if seen[a.tally-1] = prefix.IsValid(); prefix.IsValid() {
+			flows[Source{Rule: a.source, Prefix: prefix}] += int(word & tallyCount)
 		}
 	})
-	flows := make(map[Source]int)
-	for at, prefix := range found {
-		if prefix.IsValid() { // two places are one source's, at times
-			flows[Source{Rule: at.rule, Prefix: prefix}] += int(atomic.LoadUint64(t.tallyWord(at.tally-1)) & tallyCount)
-		}
-	}
 	var list []Source
 	for s, n := range flows {
 		if s.Flows = n; n > 0 {
@@ -47,8 +45,7 @@ func (t *Table) Sources(beside *Table) []Source {
 }
 
 // inside returns the source of a flow by its alias: the end of its original tuple that has the tag of its place.
-func (t *Table) inside(a *alias) netip.Prefix {
-	tag := atomic.LoadUint64(t.tallyWord(a.tally-1)) &^ tallyCount
+func (t *Table) inside(a *alias, tag uint64) netip.Prefix {
 	var ends [2]packet.Addr
 	if a.target.family == 4 {
 		ends = [2]packet.Addr{addr4(a.target.v4.Lo), addr4(a.target.v4.Hi)}

@@ -254,6 +254,7 @@ func (r *reporter) status() (*Status, error) {
 		return nil, err
 	}
 	s.Notes = append(s.Notes, NATNotes(nat.Rules)...)
+	s.Notes = append(s.Notes, NATSourceNotes(nat.Rules)...)
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err

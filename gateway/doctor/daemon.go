@@ -97,7 +97,8 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 	return s
 }
 
-// translation looks for addresses that will have no port left soon, and returns what it found.
+// translation looks for addresses that will have no port left soon and hosts that may have no more flows, and returns
+// what it found.
 func (e *examination) translation(ctx context.Context, socket string, table *gateway.TableStatus) []string {
 	if table.Translated == 0 {
 		return nil
@@ -111,5 +112,9 @@ func (e *examination) translation(ctx context.Context, socket string, table *gat
 	for _, n := range notes {
 		e.find(Warning, "nat-ports", "give it more addresses or ports; `softdpu flows --filter 'nat NAME'` shows who has them", "%s", n)
 	}
-	return notes
+	near := gateway.NATSourceNotes(s.Rules)
+	for _, n := range near {
+		e.find(Warning, "nat-sources", "look what the host does: `softdpu flows --filter 'src ADDRESS'`; if it needs more, raise the rule's source_limit", "%s", n)
+	}
+	return append(notes, near...)
 }
