@@ -19,8 +19,9 @@ const (
 	tallyTries  = 16
 )
 
-// TallyPlaces is how many sources can have flows by rules with limits at once.
-const TallyPlaces = tallyGroups * tallyWords
+// tallyPlaces is how many words there are: more than sources can have flows at once, since each has one in one of two
+// groups.
+const tallyPlaces = tallyGroups * tallyWords
 
 // SourceLimitMost is the highest limit that a rule can have.
 const SourceLimitMost = 1_000_000
@@ -105,7 +106,7 @@ func (t *Table) tallyWord(place uint32) *uint64 {
 
 // giveTally takes a flow that has ended off the count of its source, if it counts.
 func (t *Table) giveTally(tally uint32) {
-	if tally == 0 || tally > TallyPlaces || t.tallies == nil {
+	if tally == 0 || tally > tallyPlaces || t.tallies == nil {
 		return
 	}
 	word := t.tallyWord(tally - 1)

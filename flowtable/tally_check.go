@@ -24,7 +24,7 @@ func (c *TallyCheck) Run(t *Table, beside *Table) (corrected int) {
 	if t.tallies == nil {
 		return 0
 	}
-	before := make([]uint64, TallyPlaces)
+	before := make([]uint64, tallyPlaces)
 	used := false
 	for place := range before {
 		before[place] = atomic.LoadUint64(t.tallyWord(uint32(place)))
@@ -32,7 +32,7 @@ func (c *TallyCheck) Run(t *Table, beside *Table) (corrected int) {
 	}
 	found := make(map[uint32]suspicion)
 	if used || atomic.LoadInt64(&t.state.Aliases) > 0 {
-		flows := make([]uint32, TallyPlaces)
+		flows := make([]uint32, tallyPlaces)
 		t.counting(beside, func(_ *entry, a *alias) { flows[a.tally-1]++ })
 		for place, word := range before {
 			if uint32(word&tallyCount) != flows[place] && atomic.LoadUint64(t.tallyWord(uint32(place))) == word {

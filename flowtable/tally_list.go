@@ -20,7 +20,7 @@ type Source struct {
 // holds what is beside the groups in kernel hashes; it may be nil. Flows that come or go meanwhile may or may not
 // be counted.
 func (t *Table) Sources(beside *Table) []Source {
-	seen := make([]bool, TallyPlaces)
+	seen := make([]bool, tallyPlaces)
 	flows := make(map[Source]int) // two places are one source's, at times
 	t.counting(beside, func(_ *entry, a *alias) {
 		if seen[a.tally-1] {
@@ -80,7 +80,7 @@ func (t *Table) counting(beside *Table, fn func(*entry, *alias)) {
 				continue
 			}
 			a := e.alias()
-			if a.tally != 0 && a.tally <= TallyPlaces && e.word()>>WordGenerationBit == word>>WordGenerationBit {
+			if a.tally != 0 && a.tally <= tallyPlaces && e.word()>>WordGenerationBit == word>>WordGenerationBit {
 				fn(&e, &a)
 			}
 		}
