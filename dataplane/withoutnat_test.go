@@ -108,6 +108,49 @@ func TestWithoutNATLoaded(t *testing.T) {
 	}
 }
 
+// A policy that translates and limits no source has nothing of limits in its programs.
+func TestWithoutSourceLimitLoaded(t *testing.T) {
+	testenv.RequireRoot(t)
+	size := func(limits bool) (lines, size int) {
+		t.Helper()
+		spec := specOf(t, true)
+		keepPrograms(spec, bpf.XDPProgSoftdpu)
+		if err := spec.Variables[bpf.XDPVarHaveSourceLimit].Set(boolByte(limits)); err != nil {
+			t.Fatal(err)
+		}
+		if !limits {
+			if err := withoutSourceLimit(spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		coll, err := ebpf.NewCollection(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer coll.Close()
+		info, err := coll.Programs[bpf.XDPProgSoftdpu].Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		insns, err := info.Instructions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range insns {
+			if fileOf(insns[i].Source()) == "tally.h" && insns[i].OpCode != asm.Mov.Reg(0, 0).OpCode {
+				lines++
+			}
+		}
+		return lines, len(insns)
+	}
+	with, large := size(true)
+	without, small := size(false)
+	t.Logf("%d instructions, and %d without limits", large, small)
+	if with == 0 || without != 0 || small >= large {
+		t.Errorf("%d lines of limits in %d instructions; without limits %d in %d", with, large, without, small)
+	}
+}
+
 // fileOf returns the name of the file of an instruction's line, "" if it begins none.
 func fileOf(line any) string {
 	if l, ok := line.(*btf.Line); ok && l != nil {
