@@ -92,6 +92,7 @@ enum reason {
 	REASON_NAT_NO_ADDRESS, /* the port that it should leave by has no address of its family */
 	REASON_NAT_TO_HOST, /* its destination would become the gateway itself */
 	REASON_NAT_UNTRANSLATED, /* of a translated flow, with addresses that its end never sees */
+	REASON_NAT_SOURCE_LIMIT, /* its source has as many translated flows as the rule lets it */
 
 	REASON_LEN
 };

@@ -22,7 +22,9 @@ struct alias4 {
 	__u32 source_rule, destination_rule; /*  52: of nat_rules, 0 = none */
 	__u32 created; /*  60: tick */
 	__u16 port; /*  64: taken in nat_ports, host order */
-	__u8 pad[62]; /*  66 */
+	__u16 pad0; /*  66 */
+	__u32 tally; /*  68: 1 + place in nat_tallies where it counts, 0 = nowhere */
+	__u8 pad[56]; /*  72 */
 };
 
 struct alias6 {
@@ -35,7 +37,9 @@ struct alias6 {
 	__u32 source_rule, destination_rule; /* 100 */
 	__u32 created; /* 108 */
 	__u16 port; /* 112 */
-	__u8 pad[142]; /* 114 */
+	__u16 pad0; /* 114 */
+	__u32 tally; /* 116 */
+	__u8 pad[136]; /* 120 */
 };
 
 /* What a nat rule does with the end of a flow that it is about. */
@@ -67,6 +71,7 @@ struct nat_rule {
 	__u8 prefix; /* NAT_PREFIX_*: length in bits of address */
 	__u16 adjust; /* NAT_PREFIX_* of IPv6: what keeps checksums as they are (RFC 6296), added to one word */
 	__u16 pad;
+	__u32 source_limit; /* flows that one source may have by it, 0 = any number */
 };
 
 /* Where a NAT_DESTINATION sends a flow. */
@@ -108,6 +113,17 @@ struct nat_counter {
 	__u64 flows; /* translated */
 	__u64 exhausted; /* refused: no port was free */
 	__u64 conflicts; /* refused: the translation was another flow's */
+	__u64 limited; /* refused: their source had as many as it may */
+};
+
+/* How many flows each source has by a rule with a limit, in groups of one cache line. A word is tag | count:
+ * the tag is the upper part of the hash of rule and source; with count 0 the word is free. A source's word
+ * is in one of two groups. Place n is word n % NAT_TALLY_WORDS of group n / NAT_TALLY_WORDS. */
+#define NAT_TALLY_GROUPS 16384
+#define NAT_TALLY_WORDS 8
+#define NAT_TALLY_COUNT 0xffffffull
+struct nat_tallies {
+	__u64 word[NAT_TALLY_WORDS];
 };
 
 /* A packet that the kernel carries on: its destination is translated, its source not yet, since the

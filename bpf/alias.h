@@ -125,6 +125,7 @@ static __noinline void F(free_alias)(const KEY *outer, const KEY *target)
 	ALIAS *a;
 	bool overflowed = false;
 	__u64 word;
+	__u32 tally;
 	__u16 port;
 	GROUP *group = bpf_map_lookup_elem(&F(flows), &index);
 
@@ -150,6 +151,7 @@ static __noinline void F(free_alias)(const KEY *outer, const KEY *target)
 		return;
 	ports = a->layout == nat_layout ? a->ports : NAT_NO_PORTS;
 	port = a->port;
+	tally = a->tally;
 	if (__sync_val_compare_and_swap(&a->word, word, word >> WORD_GEN_SHIFT << WORD_GEN_SHIFT) !=
 	    word)
 		return;
@@ -162,6 +164,8 @@ static __noinline void F(free_alias)(const KEY *outer, const KEY *target)
 	F(count)(gw, -1);
 	if (ports != NAT_NO_PORTS)
 		give_port(ports, port);
+	if (have_source_limit)
+		give_tally(tally);
 }
 
 /* The flow g left for another, whose second entry, if it has one, has the key in scratch: what of its

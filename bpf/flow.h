@@ -6,6 +6,7 @@
 
 #include "parse.h"
 #include "ports.h"
+#include "tally.h"
 
 #define barrier() asm volatile("" ::: "memory")
 

@@ -29,11 +29,11 @@ func TestLoad(t *testing.T) {
 	t.Run("clamping", func(t *testing.T) { load(t, map[string]any{XDPVarHaveMss: uint8(1)}) })
 	t.Run("translating", func(t *testing.T) { loadFrom(t, LoadXDP, nil) })
 	t.Run("translating, simulated", func(t *testing.T) {
-		loadFrom(t, LoadXDP, map[string]any{XDPVarSimulate: uint8(1)})
+		loadFrom(t, LoadXDP, map[string]any{XDPVarHaveSourceLimit: uint8(1), XDPVarSimulate: uint8(1)})
 	})
-	t.Run("translating and clamping, with workers, capturing everything", func(t *testing.T) {
+	t.Run("translating with limits and clamping, with workers, capturing everything", func(t *testing.T) {
 		loadFrom(t, LoadXDP, map[string]any{
-			XDPVarHaveMss: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
+			XDPVarHaveSourceLimit: uint8(1), XDPVarHaveMss: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
 			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
 		})
 	})

@@ -38,6 +38,7 @@ volatile const __u8 have_workers; /* flows may need them */
 volatile const __u8 force_stages; /* STAGE_* of every new flow, whatever its rule asks for */
 volatile const __u8 have_mss; /* some port or rule clamps the MSS of SYNs */
 volatile const __u32 nat_layout; /* number of the generation that numbered nat_ports */
+volatile const __u8 have_source_limit; /* flows may count in nat_tallies */
 
 /* ---- Flow table ----------------------------------------------------------------------------- */
 
@@ -351,6 +352,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct nat_counter);
 } nat_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NAT_TALLY_GROUPS);
+	__type(key, __u32);
+	__type(value, struct nat_tallies);
+} nat_tallies SEC(".maps");
 
 /* Used one after the other: gateway_state.nat_pass counts them. */
 struct {

@@ -62,6 +62,7 @@ var reasonNames = [XDPReasonREASON_LEN]string{
 	XDPReasonREASON_NAT_NO_ADDRESS:          "nat-no-address",
 	XDPReasonREASON_NAT_TO_HOST:             "nat-to-host",
 	XDPReasonREASON_NAT_UNTRANSLATED:        "nat-untranslated",
+	XDPReasonREASON_NAT_SOURCE_LIMIT:        "nat-source-limit",
 }
 
 // String returns the reason's kebab-case name, as in events, `drops` and `sim`.

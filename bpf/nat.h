@@ -42,7 +42,7 @@ static __always_inline const struct nat_rule *nat_rule(__u32 id, __u8 family)
 											    NULL;
 }
 
-enum nat_count { NAT_COUNT_FLOW, NAT_COUNT_EXHAUSTED, NAT_COUNT_CONFLICT };
+enum nat_count { NAT_COUNT_FLOW, NAT_COUNT_EXHAUSTED, NAT_COUNT_CONFLICT, NAT_COUNT_LIMITED };
 
 static __always_inline void count_nat(__u32 rule, enum nat_count what)
 {
@@ -54,8 +54,10 @@ static __always_inline void count_nat(__u32 rule, enum nat_count what)
 		c->flows++;
 	else if (what == NAT_COUNT_EXHAUSTED)
 		c->exhausted++;
-	else
+	else if (what == NAT_COUNT_CONFLICT)
 		c->conflicts++;
+	else
+		c->limited++;
 }
 
 static __always_inline int conflict(__u32 rule)
@@ -162,7 +164,7 @@ __translation int choose_destination(struct packet *p, __u16 context)
 		return REASON_INTERNAL;
 	s->nat.source_rule = s->nat.destination_rule = 0;
 	s->nat.ports = NAT_NO_PORTS;
-	s->nat.port = s->nat.others = 0;
+	s->nat.port = s->nat.tally = s->nat.others = 0;
 	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
 	__builtin_memcpy(p->out_dst, p->dst, sizeof(p->out_dst));
 	p->out_sport = p->sport;
@@ -269,6 +271,8 @@ __translation int choose_source(struct packet *p)
 		return REASON_INTERNAL;
 	id = nat_sources(&s->key) & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
+	if (have_source_limit)
+		s->nat.limit = r ? r->source_limit : 0;
 	if (r) {
 		kind = r->kind;
 	} else {
@@ -323,9 +327,12 @@ __translation int enter_alias(struct packet *p)
 		}
 		return REASON_NONE;
 	case INSERT_EXISTS:
-		/* its port, if it chose one, is that of the entry */
-		if (s->nat.ports == NAT_NO_PORTS)
+		/* its port, if it chose one, is that of the entry, which counts already if it does */
+		if (s->nat.ports == NAT_NO_PORTS) {
+			if (have_source_limit)
+				give_tally(s->nat.tally);
 			return REASON_NONE;
+		}
 	case INSERT_TAKEN:
 		s->nat.other[s->nat.others++ & (NAT_TRIES - 1)] = s->nat.port;
 		return REASON_NAT_CONFLICT;
@@ -387,7 +394,18 @@ __translation int enter_translation(struct packet *p)
 	if (!((p->out_src[0] ^ p->out_dst[0]) | (p->out_src[1] ^ p->out_dst[1]) |
 	      (p->out_src[2] ^ p->out_dst[2]) | (p->out_src[3] ^ p->out_dst[3])))
 		return conflict(rule);
+	if (have_source_limit && s->nat.limit) {
+		/* a connection that is opened anew ends the one before it, which still counts */
+		s->nat.tally = take_tally(rule, s->nat.limit + !!p->reopen,
+					  (__u64)p->src[1] << 32 | p->src[0]);
+		if (!s->nat.tally) {
+			count_nat(rule, NAT_COUNT_LIMITED);
+			return REASON_NAT_SOURCE_LIMIT;
+		}
+	}
 	reason = s->nat.ports == NAT_NO_PORTS ? enter_alias(p) : enter_with_port(p, s);
+	if (have_source_limit && reason)
+		give_tally(s->nat.tally);
 	if (reason == REASON_NAT_EXHAUSTED)
 		count_nat(rule, NAT_COUNT_EXHAUSTED);
 	if (reason == REASON_NAT_CONFLICT)

@@ -165,9 +165,14 @@ struct opening {
 struct nat_choice {
 	__u32 source_rule, destination_rule; /* 0 = none */
 	__u32 ports; /* element of nat_ports, or NAT_NO_PORTS */
+	__u32 limit; /* flows that its source may have by the source rule, 0 = any number */
+	/* as in an alias, into which they are copied at once: */
 	__u16 port; /* taken there, host order */
-	__u16 others; /* ports that were taken there in vain */
+	__u16 pad;
+	__u32 tally; /* 1 + place in nat_tallies where it counts, 0 = nowhere */
+	__u32 others; /* ports that were taken there in vain */
 	__u16 other[NAT_TRIES];
+	__u8 pad2[4];
 	struct opening alias; /* what its second entry starts with */
 	struct flow4_key alias4,
 		gone4; /* keys of second entries: its own, and that of a flow which left */

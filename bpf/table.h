@@ -121,7 +121,7 @@ static __always_inline void F(fill_alias)(FLOW *f, const KEY *key, const struct 
 	__builtin_memcpy(&a->target, &scratch->F(key), sizeof(*key));
 	a->hash = scratch->opening.hash;
 	a->ports = scratch->nat.ports;
-	a->port = scratch->nat.port;
+	__builtin_memcpy(&a->port, &scratch->nat.port, 8); /* and tally */
 	a->layout = nat_layout;
 	a->source_rule = scratch->nat.source_rule;
 	a->destination_rule = scratch->nat.destination_rule;

@@ -16,68 +16,70 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	TraceMapDevices       = "devices"
-	TraceMapDropLogs      = "drop_logs"
-	TraceMapEgresses      = "egresses"
-	TraceMapEvents        = "events"
-	TraceMapFlows4        = "flows4"
-	TraceMapFlows6        = "flows6"
-	TraceMapFragments     = "fragments"
-	TraceMapGateway       = "gateway"
-	TraceMapGenerations   = "generations"
-	TraceMapGuards        = "guards"
-	TraceMapLegCells      = "leg_cells"
-	TraceMapLocals        = "locals"
-	TraceMapMacs          = "macs"
-	TraceMapNatAddresses  = "nat_addresses"
-	TraceMapNatBuckets    = "nat_buckets"
-	TraceMapNatCounters   = "nat_counters"
-	TraceMapNatHalves     = "nat_halves"
-	TraceMapNatPasses     = "nat_passes"
-	TraceMapNatPorts      = "nat_ports"
-	TraceMapNatRules      = "nat_rules"
-	TraceMapNatServers    = "nat_servers"
-	TraceMapNexthops      = "nexthops"
-	TraceMapOverflow4     = "overflow4"
-	TraceMapOverflow6     = "overflow6"
-	TraceMapPasses        = "passes"
-	TraceMapPortMss       = "port_mss"
-	TraceMapPorts         = "ports"
-	TraceMapReasons       = "reasons"
-	TraceMapRejects       = "rejects"
-	TraceMapRuleWorks     = "rule_works"
-	TraceMapRules         = "rules"
-	TraceMapSetNodes4     = "set_nodes4"
-	TraceMapSetNodes6     = "set_nodes6"
-	TraceMapSims          = "sims"
-	TraceMapSockets       = "sockets"
-	TraceMapStripes       = "stripes"
-	TraceMapTableCounters = "table_counters"
-	TraceMapVlanDevices   = "vlan_devices"
-	TraceMapVlanZones     = "vlan_zones"
-	TraceMapWorkerQueues  = "worker_queues"
-	TraceProgBatchLost    = "batch_lost"
-	TraceProgRedirectLost = "redirect_lost"
-	TraceVarDevicesId     = "devices_id"
-	TraceVarDropEvents    = "drop_events"
-	TraceVarEpoch         = "epoch"
-	TraceVarEventRate     = "event_rate"
-	TraceVarFlowsMax      = "flows_max"
-	TraceVarForceStages   = "force_stages"
-	TraceVarFragmentMask  = "fragment_mask"
-	TraceVarGroup4Mask    = "group4_mask"
-	TraceVarGroup6Mask    = "group6_mask"
-	TraceVarHalfOpenMax   = "half_open_max"
-	TraceVarHashSeed      = "hash_seed"
-	TraceVarHaveMacs      = "have_macs"
-	TraceVarHaveMss       = "have_mss"
-	TraceVarHaveWorkers   = "have_workers"
-	TraceVarNatLayout     = "nat_layout"
-	TraceVarNetns         = "netns"
-	TraceVarOverflowMax   = "overflow_max"
-	TraceVarSimulate      = "simulate"
-	TraceVarSocketsId     = "sockets_id"
-	TraceVarStripeBits    = "stripe_bits"
+	TraceMapDevices         = "devices"
+	TraceMapDropLogs        = "drop_logs"
+	TraceMapEgresses        = "egresses"
+	TraceMapEvents          = "events"
+	TraceMapFlows4          = "flows4"
+	TraceMapFlows6          = "flows6"
+	TraceMapFragments       = "fragments"
+	TraceMapGateway         = "gateway"
+	TraceMapGenerations     = "generations"
+	TraceMapGuards          = "guards"
+	TraceMapLegCells        = "leg_cells"
+	TraceMapLocals          = "locals"
+	TraceMapMacs            = "macs"
+	TraceMapNatAddresses    = "nat_addresses"
+	TraceMapNatBuckets      = "nat_buckets"
+	TraceMapNatCounters     = "nat_counters"
+	TraceMapNatHalves       = "nat_halves"
+	TraceMapNatPasses       = "nat_passes"
+	TraceMapNatPorts        = "nat_ports"
+	TraceMapNatRules        = "nat_rules"
+	TraceMapNatServers      = "nat_servers"
+	TraceMapNatTallies      = "nat_tallies"
+	TraceMapNexthops        = "nexthops"
+	TraceMapOverflow4       = "overflow4"
+	TraceMapOverflow6       = "overflow6"
+	TraceMapPasses          = "passes"
+	TraceMapPortMss         = "port_mss"
+	TraceMapPorts           = "ports"
+	TraceMapReasons         = "reasons"
+	TraceMapRejects         = "rejects"
+	TraceMapRuleWorks       = "rule_works"
+	TraceMapRules           = "rules"
+	TraceMapSetNodes4       = "set_nodes4"
+	TraceMapSetNodes6       = "set_nodes6"
+	TraceMapSims            = "sims"
+	TraceMapSockets         = "sockets"
+	TraceMapStripes         = "stripes"
+	TraceMapTableCounters   = "table_counters"
+	TraceMapVlanDevices     = "vlan_devices"
+	TraceMapVlanZones       = "vlan_zones"
+	TraceMapWorkerQueues    = "worker_queues"
+	TraceProgBatchLost      = "batch_lost"
+	TraceProgRedirectLost   = "redirect_lost"
+	TraceVarDevicesId       = "devices_id"
+	TraceVarDropEvents      = "drop_events"
+	TraceVarEpoch           = "epoch"
+	TraceVarEventRate       = "event_rate"
+	TraceVarFlowsMax        = "flows_max"
+	TraceVarForceStages     = "force_stages"
+	TraceVarFragmentMask    = "fragment_mask"
+	TraceVarGroup4Mask      = "group4_mask"
+	TraceVarGroup6Mask      = "group6_mask"
+	TraceVarHalfOpenMax     = "half_open_max"
+	TraceVarHashSeed        = "hash_seed"
+	TraceVarHaveMacs        = "have_macs"
+	TraceVarHaveMss         = "have_mss"
+	TraceVarHaveSourceLimit = "have_source_limit"
+	TraceVarHaveWorkers     = "have_workers"
+	TraceVarNatLayout       = "nat_layout"
+	TraceVarNetns           = "netns"
+	TraceVarOverflowMax     = "overflow_max"
+	TraceVarSimulate        = "simulate"
+	TraceVarSocketsId       = "sockets_id"
+	TraceVarStripeBits      = "stripe_bits"
 )
 
 // LoadTrace returns the embedded CollectionSpec for Trace.
@@ -151,6 +153,7 @@ type TraceMapSpecs struct {
 	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
 	NatServers    *ebpf.MapSpec `ebpf:"nat_servers"`
+	NatTallies    *ebpf.MapSpec `ebpf:"nat_tallies"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
@@ -176,26 +179,27 @@ type TraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
-	DevicesId    *ebpf.VariableSpec `ebpf:"devices_id"`
-	DropEvents   *ebpf.VariableSpec `ebpf:"drop_events"`
-	Epoch        *ebpf.VariableSpec `ebpf:"epoch"`
-	EventRate    *ebpf.VariableSpec `ebpf:"event_rate"`
-	FlowsMax     *ebpf.VariableSpec `ebpf:"flows_max"`
-	ForceStages  *ebpf.VariableSpec `ebpf:"force_stages"`
-	FragmentMask *ebpf.VariableSpec `ebpf:"fragment_mask"`
-	Group4Mask   *ebpf.VariableSpec `ebpf:"group4_mask"`
-	Group6Mask   *ebpf.VariableSpec `ebpf:"group6_mask"`
-	HalfOpenMax  *ebpf.VariableSpec `ebpf:"half_open_max"`
-	HashSeed     *ebpf.VariableSpec `ebpf:"hash_seed"`
-	HaveMacs     *ebpf.VariableSpec `ebpf:"have_macs"`
-	HaveMss      *ebpf.VariableSpec `ebpf:"have_mss"`
-	HaveWorkers  *ebpf.VariableSpec `ebpf:"have_workers"`
-	NatLayout    *ebpf.VariableSpec `ebpf:"nat_layout"`
-	Netns        *ebpf.VariableSpec `ebpf:"netns"`
-	OverflowMax  *ebpf.VariableSpec `ebpf:"overflow_max"`
-	Simulate     *ebpf.VariableSpec `ebpf:"simulate"`
-	SocketsId    *ebpf.VariableSpec `ebpf:"sockets_id"`
-	StripeBits   *ebpf.VariableSpec `ebpf:"stripe_bits"`
+	DevicesId       *ebpf.VariableSpec `ebpf:"devices_id"`
+	DropEvents      *ebpf.VariableSpec `ebpf:"drop_events"`
+	Epoch           *ebpf.VariableSpec `ebpf:"epoch"`
+	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
+	FlowsMax        *ebpf.VariableSpec `ebpf:"flows_max"`
+	ForceStages     *ebpf.VariableSpec `ebpf:"force_stages"`
+	FragmentMask    *ebpf.VariableSpec `ebpf:"fragment_mask"`
+	Group4Mask      *ebpf.VariableSpec `ebpf:"group4_mask"`
+	Group6Mask      *ebpf.VariableSpec `ebpf:"group6_mask"`
+	HalfOpenMax     *ebpf.VariableSpec `ebpf:"half_open_max"`
+	HashSeed        *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveMacs        *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMss         *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveSourceLimit *ebpf.VariableSpec `ebpf:"have_source_limit"`
+	HaveWorkers     *ebpf.VariableSpec `ebpf:"have_workers"`
+	NatLayout       *ebpf.VariableSpec `ebpf:"nat_layout"`
+	Netns           *ebpf.VariableSpec `ebpf:"netns"`
+	OverflowMax     *ebpf.VariableSpec `ebpf:"overflow_max"`
+	Simulate        *ebpf.VariableSpec `ebpf:"simulate"`
+	SocketsId       *ebpf.VariableSpec `ebpf:"sockets_id"`
+	StripeBits      *ebpf.VariableSpec `ebpf:"stripe_bits"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -239,6 +243,7 @@ type TraceMaps struct {
 	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
 	NatRules      *ebpf.Map `ebpf:"nat_rules"`
 	NatServers    *ebpf.Map `ebpf:"nat_servers"`
+	NatTallies    *ebpf.Map `ebpf:"nat_tallies"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
@@ -283,6 +288,7 @@ func (m *TraceMaps) Close() error {
 		m.NatPorts,
 		m.NatRules,
 		m.NatServers,
+		m.NatTallies,
 		m.Nexthops,
 		m.Overflow4,
 		m.Overflow6,
@@ -309,26 +315,27 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
-	DevicesId    *ebpf.Variable `ebpf:"devices_id"`
-	DropEvents   *ebpf.Variable `ebpf:"drop_events"`
-	Epoch        *ebpf.Variable `ebpf:"epoch"`
-	EventRate    *ebpf.Variable `ebpf:"event_rate"`
-	FlowsMax     *ebpf.Variable `ebpf:"flows_max"`
-	ForceStages  *ebpf.Variable `ebpf:"force_stages"`
-	FragmentMask *ebpf.Variable `ebpf:"fragment_mask"`
-	Group4Mask   *ebpf.Variable `ebpf:"group4_mask"`
-	Group6Mask   *ebpf.Variable `ebpf:"group6_mask"`
-	HalfOpenMax  *ebpf.Variable `ebpf:"half_open_max"`
-	HashSeed     *ebpf.Variable `ebpf:"hash_seed"`
-	HaveMacs     *ebpf.Variable `ebpf:"have_macs"`
-	HaveMss      *ebpf.Variable `ebpf:"have_mss"`
-	HaveWorkers  *ebpf.Variable `ebpf:"have_workers"`
-	NatLayout    *ebpf.Variable `ebpf:"nat_layout"`
-	Netns        *ebpf.Variable `ebpf:"netns"`
-	OverflowMax  *ebpf.Variable `ebpf:"overflow_max"`
-	Simulate     *ebpf.Variable `ebpf:"simulate"`
-	SocketsId    *ebpf.Variable `ebpf:"sockets_id"`
-	StripeBits   *ebpf.Variable `ebpf:"stripe_bits"`
+	DevicesId       *ebpf.Variable `ebpf:"devices_id"`
+	DropEvents      *ebpf.Variable `ebpf:"drop_events"`
+	Epoch           *ebpf.Variable `ebpf:"epoch"`
+	EventRate       *ebpf.Variable `ebpf:"event_rate"`
+	FlowsMax        *ebpf.Variable `ebpf:"flows_max"`
+	ForceStages     *ebpf.Variable `ebpf:"force_stages"`
+	FragmentMask    *ebpf.Variable `ebpf:"fragment_mask"`
+	Group4Mask      *ebpf.Variable `ebpf:"group4_mask"`
+	Group6Mask      *ebpf.Variable `ebpf:"group6_mask"`
+	HalfOpenMax     *ebpf.Variable `ebpf:"half_open_max"`
+	HashSeed        *ebpf.Variable `ebpf:"hash_seed"`
+	HaveMacs        *ebpf.Variable `ebpf:"have_macs"`
+	HaveMss         *ebpf.Variable `ebpf:"have_mss"`
+	HaveSourceLimit *ebpf.Variable `ebpf:"have_source_limit"`
+	HaveWorkers     *ebpf.Variable `ebpf:"have_workers"`
+	NatLayout       *ebpf.Variable `ebpf:"nat_layout"`
+	Netns           *ebpf.Variable `ebpf:"netns"`
+	OverflowMax     *ebpf.Variable `ebpf:"overflow_max"`
+	Simulate        *ebpf.Variable `ebpf:"simulate"`
+	SocketsId       *ebpf.Variable `ebpf:"sockets_id"`
+	StripeBits      *ebpf.Variable `ebpf:"stripe_bits"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.

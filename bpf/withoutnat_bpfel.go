@@ -37,6 +37,7 @@ const (
 	WithoutNATMapNatPorts          = "nat_ports"
 	WithoutNATMapNatRules          = "nat_rules"
 	WithoutNATMapNatServers        = "nat_servers"
+	WithoutNATMapNatTallies        = "nat_tallies"
 	WithoutNATMapNexthops          = "nexthops"
 	WithoutNATMapOverflow4         = "overflow4"
 	WithoutNATMapOverflow6         = "overflow6"
@@ -88,6 +89,7 @@ const (
 	WithoutNATVarExportNatPass     = "export_nat_pass"
 	WithoutNATVarExportNatRule     = "export_nat_rule"
 	WithoutNATVarExportNatServer   = "export_nat_server"
+	WithoutNATVarExportNatTallies  = "export_nat_tallies"
 	WithoutNATVarExportPacketKind  = "export_packet_kind"
 	WithoutNATVarExportPassCause   = "export_pass_cause"
 	WithoutNATVarExportPassMark    = "export_pass_mark"
@@ -106,6 +108,7 @@ const (
 	WithoutNATVarHashSeed          = "hash_seed"
 	WithoutNATVarHaveMacs          = "have_macs"
 	WithoutNATVarHaveMss           = "have_mss"
+	WithoutNATVarHaveSourceLimit   = "have_source_limit"
 	WithoutNATVarHaveWorkers       = "have_workers"
 	WithoutNATVarNatLayout         = "nat_layout"
 	WithoutNATVarOverflowMax       = "overflow_max"
@@ -192,6 +195,7 @@ type WithoutNATMapSpecs struct {
 	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
 	NatServers    *ebpf.MapSpec `ebpf:"nat_servers"`
+	NatTallies    *ebpf.MapSpec `ebpf:"nat_tallies"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
@@ -242,6 +246,7 @@ type WithoutNATVariableSpecs struct {
 	ExportNatPass     *ebpf.VariableSpec `ebpf:"export_nat_pass"`
 	ExportNatRule     *ebpf.VariableSpec `ebpf:"export_nat_rule"`
 	ExportNatServer   *ebpf.VariableSpec `ebpf:"export_nat_server"`
+	ExportNatTallies  *ebpf.VariableSpec `ebpf:"export_nat_tallies"`
 	ExportPacketKind  *ebpf.VariableSpec `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
@@ -260,6 +265,7 @@ type WithoutNATVariableSpecs struct {
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveSourceLimit   *ebpf.VariableSpec `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout         *ebpf.VariableSpec `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
@@ -311,6 +317,7 @@ type WithoutNATMaps struct {
 	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
 	NatRules      *ebpf.Map `ebpf:"nat_rules"`
 	NatServers    *ebpf.Map `ebpf:"nat_servers"`
+	NatTallies    *ebpf.Map `ebpf:"nat_tallies"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
@@ -359,6 +366,7 @@ func (m *WithoutNATMaps) Close() error {
 		m.NatPorts,
 		m.NatRules,
 		m.NatServers,
+		m.NatTallies,
 		m.Nexthops,
 		m.Overflow4,
 		m.Overflow6,
@@ -410,6 +418,7 @@ type WithoutNATVariables struct {
 	ExportNatPass     *ebpf.Variable `ebpf:"export_nat_pass"`
 	ExportNatRule     *ebpf.Variable `ebpf:"export_nat_rule"`
 	ExportNatServer   *ebpf.Variable `ebpf:"export_nat_server"`
+	ExportNatTallies  *ebpf.Variable `ebpf:"export_nat_tallies"`
 	ExportPacketKind  *ebpf.Variable `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
@@ -428,6 +437,7 @@ type WithoutNATVariables struct {
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
+	HaveSourceLimit   *ebpf.Variable `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout         *ebpf.Variable `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`

@@ -62,6 +62,7 @@ EXPORT(struct, nat_device);
 EXPORT(struct, nat_address);
 EXPORT(struct, nat_counter);
 EXPORT(struct, nat_pass);
+EXPORT(struct, nat_tallies);
 
 static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
 {

@@ -35,7 +35,9 @@ type XDPAlias4 struct {
 	DestinationRule uint32
 	Created         uint32
 	Port            uint16
-	Pad             [62]uint8
+	Pad0            uint16
+	Tally           uint32
+	Pad             [56]uint8
 }
 
 type XDPAlias6 struct {
@@ -50,7 +52,9 @@ type XDPAlias6 struct {
 	DestinationRule uint32
 	Created         uint32
 	Port            uint16
-	Pad             [142]uint8
+	Pad0            uint16
+	Tally           uint32
+	Pad             [136]uint8
 }
 
 type XDPBuiltinRule uint32
@@ -333,6 +337,7 @@ type XDPNatCounter struct {
 	Flows     uint64
 	Exhausted uint64
 	Conflicts uint64
+	Limited   uint64
 }
 
 type XDPNatDevice struct {
@@ -376,18 +381,19 @@ type XDPNatPass struct {
 }
 
 type XDPNatRule struct {
-	_         structs.HostLayout
-	Address   [4]uint32
-	Addresses uint32
-	Ports     uint32
-	Bucket    uint32
-	Buckets   uint32
-	Kind      uint8
-	Flags     uint8
-	Family    uint8
-	Prefix    uint8
-	Adjust    uint16
-	Pad       uint16
+	_           structs.HostLayout
+	Address     [4]uint32
+	Addresses   uint32
+	Ports       uint32
+	Bucket      uint32
+	Buckets     uint32
+	Kind        uint8
+	Flags       uint8
+	Family      uint8
+	Prefix      uint8
+	Adjust      uint16
+	Pad         uint16
+	SourceLimit uint32
 }
 
 type XDPNatServer struct {
@@ -396,6 +402,11 @@ type XDPNatServer struct {
 	Port    uint16
 	Pad     uint16
 	Pad2    uint32
+}
+
+type XDPNatTallies struct {
+	_    structs.HostLayout
+	Word [8]uint64
 }
 
 type XDPNatWas struct {
@@ -527,7 +538,8 @@ const (
 	XDPReasonREASON_NAT_NO_ADDRESS          XDPReason = 55
 	XDPReasonREASON_NAT_TO_HOST             XDPReason = 56
 	XDPReasonREASON_NAT_UNTRANSLATED        XDPReason = 57
-	XDPReasonREASON_LEN                     XDPReason = 58
+	XDPReasonREASON_NAT_SOURCE_LIMIT        XDPReason = 58
+	XDPReasonREASON_LEN                     XDPReason = 59
 )
 
 type XDPRejectBucket struct {
@@ -650,9 +662,13 @@ type XDPScratch struct {
 		SourceRule      uint32
 		DestinationRule uint32
 		Ports           uint32
+		Limit           uint32
 		Port            uint16
-		Others          uint16
+		Pad             uint16
+		Tally           uint32
+		Others          uint32
 		Other           [8]uint16
+		Pad2            [4]uint8
 		Alias           struct {
 			_       structs.HostLayout
 			Flags   uint64
@@ -823,6 +839,7 @@ const (
 	XDPMapNatPorts          = "nat_ports"
 	XDPMapNatRules          = "nat_rules"
 	XDPMapNatServers        = "nat_servers"
+	XDPMapNatTallies        = "nat_tallies"
 	XDPMapNexthops          = "nexthops"
 	XDPMapOverflow4         = "overflow4"
 	XDPMapOverflow6         = "overflow6"
@@ -874,6 +891,7 @@ const (
 	XDPVarExportNatPass     = "export_nat_pass"
 	XDPVarExportNatRule     = "export_nat_rule"
 	XDPVarExportNatServer   = "export_nat_server"
+	XDPVarExportNatTallies  = "export_nat_tallies"
 	XDPVarExportPacketKind  = "export_packet_kind"
 	XDPVarExportPassCause   = "export_pass_cause"
 	XDPVarExportPassMark    = "export_pass_mark"
@@ -892,6 +910,7 @@ const (
 	XDPVarHashSeed          = "hash_seed"
 	XDPVarHaveMacs          = "have_macs"
 	XDPVarHaveMss           = "have_mss"
+	XDPVarHaveSourceLimit   = "have_source_limit"
 	XDPVarHaveWorkers       = "have_workers"
 	XDPVarNatLayout         = "nat_layout"
 	XDPVarOverflowMax       = "overflow_max"
@@ -978,6 +997,7 @@ type XDPMapSpecs struct {
 	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
 	NatServers    *ebpf.MapSpec `ebpf:"nat_servers"`
+	NatTallies    *ebpf.MapSpec `ebpf:"nat_tallies"`
 	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
@@ -1028,6 +1048,7 @@ type XDPVariableSpecs struct {
 	ExportNatPass     *ebpf.VariableSpec `ebpf:"export_nat_pass"`
 	ExportNatRule     *ebpf.VariableSpec `ebpf:"export_nat_rule"`
 	ExportNatServer   *ebpf.VariableSpec `ebpf:"export_nat_server"`
+	ExportNatTallies  *ebpf.VariableSpec `ebpf:"export_nat_tallies"`
 	ExportPacketKind  *ebpf.VariableSpec `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.VariableSpec `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.VariableSpec `ebpf:"export_pass_mark"`
@@ -1046,6 +1067,7 @@ type XDPVariableSpecs struct {
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveSourceLimit   *ebpf.VariableSpec `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout         *ebpf.VariableSpec `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.VariableSpec `ebpf:"overflow_max"`
@@ -1097,6 +1119,7 @@ type XDPMaps struct {
 	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
 	NatRules      *ebpf.Map `ebpf:"nat_rules"`
 	NatServers    *ebpf.Map `ebpf:"nat_servers"`
+	NatTallies    *ebpf.Map `ebpf:"nat_tallies"`
 	Nexthops      *ebpf.Map `ebpf:"nexthops"`
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
@@ -1145,6 +1168,7 @@ func (m *XDPMaps) Close() error {
 		m.NatPorts,
 		m.NatRules,
 		m.NatServers,
+		m.NatTallies,
 		m.Nexthops,
 		m.Overflow4,
 		m.Overflow6,
@@ -1196,6 +1220,7 @@ type XDPVariables struct {
 	ExportNatPass     *ebpf.Variable `ebpf:"export_nat_pass"`
 	ExportNatRule     *ebpf.Variable `ebpf:"export_nat_rule"`
 	ExportNatServer   *ebpf.Variable `ebpf:"export_nat_server"`
+	ExportNatTallies  *ebpf.Variable `ebpf:"export_nat_tallies"`
 	ExportPacketKind  *ebpf.Variable `ebpf:"export_packet_kind"`
 	ExportPassCause   *ebpf.Variable `ebpf:"export_pass_cause"`
 	ExportPassMark    *ebpf.Variable `ebpf:"export_pass_mark"`
@@ -1214,6 +1239,7 @@ type XDPVariables struct {
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
+	HaveSourceLimit   *ebpf.Variable `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout         *ebpf.Variable `ebpf:"nat_layout"`
 	OverflowMax       *ebpf.Variable `ebpf:"overflow_max"`

@@ -24,6 +24,7 @@ type memory struct {
 	portMSS  []uint64 // by port id
 	sims     []bpf.XDPSim
 	cells    []bpf.XDPCells
+	tallies  []bpf.XDPNatTallies
 	queues   []bpf.XDPWorkerQueue
 	credits  []Credit
 
@@ -79,6 +80,9 @@ func mapMemory(maps map[string]*ebpf.Map, credits *ebpf.Map) (m *memory, err err
 		return nil, err
 	}
 	if m.queues, err = view[bpf.XDPWorkerQueue](m, maps[bpf.XDPMapWorkerQueues]); err != nil {
+		return nil, err
+	}
+	if m.tallies, err = view[bpf.XDPNatTallies](m, maps[bpf.XDPMapNatTallies]); err != nil {
 		return nil, err
 	}
 	if m.credits, err = view[Credit](m, credits); err != nil {
@@ -142,10 +146,15 @@ func (p *Plane) Flows() Flows {
 // Table returns a view of the flow table, to list and to scan. It is valid until Close, as Flows is.
 // The flows beside the groups are not in it: see Overflow and AgeOverflow.
 func (p *Plane) Table() (*flowtable.Table, error) {
-	return flowtable.MapTable(flowtable.TableConfig{
+	t, err := flowtable.MapTable(flowtable.TableConfig{
 		Seed: p.seed, StripeBits: p.sizes.StripeBits,
 		FlowsMax: p.sizes.FlowsMax, HalfOpenMax: p.sizes.HalfOpenMax, OverflowMax: int64(p.sizes.OverflowMax),
 	}, p.mem.flows4, p.mem.flows6, &p.mem.gateway[0])
+	if err != nil {
+		return nil, err
+	}
+	t.SetTallies(p.mem.tallies)
+	return t, nil
 }
 
 // Credits returns memory for what the daemon counts, by rule id; XDP knows nothing of it. It lives as

@@ -13,7 +13,8 @@ import (
 
 // nat is what a plane knows of translation.
 type nat struct {
-	may bool // flows may be translated; publishing is held
+	may    bool // flows may be translated; publishing is held
+	limits bool // flows may count for their sources; publishing is held
 
 	// natMu is held, to read or to write.
 	shown *natTables                   // of the generation in force; nil: it translates nothing
@@ -125,7 +126,16 @@ func addNATCounters(a, b bpf.XDPNatCounter) bpf.XDPNatCounter {
 	a.Flows += b.Flows
 	a.Exhausted += b.Exhausted
 	a.Conflicts += b.Conflicts
+	a.Limited += b.Limited
 	return a
+}
+
+// LimitsSources reports whether flows may count for their sources. It is so from the first generation on that
+// limits some, since flows count until they end.
+func (p *Plane) LimitsSources() bool {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	return p.nat.limits
 }
 
 // Translates reports whether flows may be translated. It is so from the first generation on that asked for
@@ -197,8 +207,14 @@ func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables,
 			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
 		}
 	}
-	if err := spec.Variables[bpf.XDPVarNatLayout].Set(g.Epoch); err != nil {
-		return fmt.Errorf("set constant %s: %w", bpf.XDPVarNatLayout, err)
+	limits := p.nat.limits || g.NAT.LimitsSources()
+	for name, value := range map[string]any{bpf.XDPVarNatLayout: g.Epoch, bpf.XDPVarHaveSourceLimit: boolByte(limits)} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set constant %s: %w", name, err)
+		}
+	}
+	if !limits {
+		return without(spec, bpf.XDPVarHaveSourceLimit, "take_tally")
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type state struct {
 	Indices   map[string]uint32 `json:"indices,omitempty"` // of the interfaces that ports have, by port
 	// NAT says that flows in the maps may be translated: programs without translation could not read them.
 	NAT bool `json:"nat,omitempty"`
+	// SourceLimits says that flows in the maps may count for their sources: programs must take them off.
+	SourceLimits bool `json:"source_limits,omitempty"`
 	// PickUp is until when TCP is picked up without its SYN: a grace outlives the run that began it.
 	PickUp time.Time `json:"pick_up,omitzero"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
@@ -127,11 +129,11 @@ func (s *state) save() error {
 }
 
 // publish remembers an epoch that is about to be in force, what its numbers mean, unless that is nil, and
-// that it translates.
-func (s *state) publish(epoch uint32, numbers json.RawMessage, nat bool) error {
+// that it translates and limits sources.
+func (s *state) publish(epoch uint32, numbers json.RawMessage, nat, limits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Epoch, s.NAT = epoch, s.NAT || nat
+	s.Epoch, s.NAT, s.SourceLimits = epoch, s.NAT || nat, s.SourceLimits || limits
 	if numbers != nil {
 		s.Numbers = numbers
 	}

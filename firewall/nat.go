@@ -45,6 +45,7 @@ type NATRule struct {
 	Kind         NATKind
 	Pool         flowtable.AddrRange // NATSource
 	Ports        flowtable.U16Range  // NATMasquerade, NATSource and, for hairpin, NATDestination: what source ports it chooses among
+	SourceLimit  int                 // NATMasquerade and NATSource: flows that one source may have at once, 0: any number
 	Servers      []NATServer         // NATDestination, all of one family
 	ByConnection bool                // NATDestination, spread: connection; else by source address
 	Hairpin      bool                // NATDestination: flows from the zone of the server are masqueraded too
@@ -54,6 +55,7 @@ type NATRule struct {
 	FromPos      Pos
 	ToPos        Pos
 	KindPos      Pos // of the value of the kind's key
+	LimitPos     Pos // of SourceLimit
 }
 
 // NATServer is where a NATDestination sends flows.
@@ -89,7 +91,7 @@ func (r *NATRule) family() uint8 {
 
 // Text writes what the rule does in one line, as in "dnat to 10.20.1.5:8080".
 func (r *NATRule) Text() string {
-	if r.Kind == NATKeep || r.Kind == NATMasquerade && r.Ports == defaultNATPorts {
+	if r.Kind == NATKeep || r.Kind == NATMasquerade && r.Ports == defaultNATPorts && r.SourceLimit == 0 {
 		return string(r.Kind)
 	}
 	return string(r.Kind) + " " + r.detail(list(r.Servers, NATServer.text))
@@ -100,12 +102,22 @@ func (r *NATRule) detail(servers string) string {
 	ports := "ports " + portText(r.Ports)
 	switch r.Kind {
 	case NATMasquerade:
+		if r.Ports == defaultNATPorts && r.SourceLimit != 0 {
+			return r.limitText()
+		}
+		if r.SourceLimit != 0 {
+			ports += ", " + r.limitText()
+		}
 		return ports
 	case NATSource:
-		if r.Ports == defaultNATPorts {
-			return "to " + addressText(r.Pool)
+		text := "to " + addressText(r.Pool)
+		if r.Ports != defaultNATPorts {
+			text += " " + ports
 		}
-		return "to " + addressText(r.Pool) + " " + ports
+		if r.SourceLimit != 0 {
+			text += ", " + r.limitText()
+		}
+		return text
 	case NATDestination:
 		text := "to " + servers
 		if r.ByConnection {
@@ -120,6 +132,8 @@ func (r *NATRule) detail(servers string) string {
 	}
 	return "true"
 }
+
+func (r *NATRule) limitText() string { return fmt.Sprintf("at most %d flows a source", r.SourceLimit) }
 
 func (s NATServer) text() string {
 	text := s.Address.String()
@@ -210,9 +224,11 @@ func (l *loader) natKind(r *NATRule, n *Node, f map[string]*Node) {
 	switch r.Kind {
 	case NATMasquerade:
 		l.natPorts(r, v["ports"])
+		l.natLimit(r, v["source_limit"])
 	case NATSource:
 		l.natPool(r, value, v["addresses"])
 		l.natPorts(r, v["ports"])
+		l.natLimit(r, v["source_limit"])
 	case NATDestination:
 		l.natServers(r, value, v)
 	case NATPrefix:
@@ -243,6 +259,15 @@ func (l *loader) natPorts(r *NATRule, n *Node) {
 		return
 	}
 	r.Ports = ports
+}
+
+// natLimit reads how many flows one source may have.
+func (l *loader) natLimit(r *NATRule, n *Node) {
+	if n == nil {
+		return
+	}
+	r.LimitPos = n.Pos
+	r.SourceLimit, _ = l.Int(n, "source_limit", 1, flowtable.SourceLimitMost)
 }
 
 // natPool reads the addresses of a pool, which follow each other.

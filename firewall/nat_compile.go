@@ -23,6 +23,7 @@ type NATRuleInfo struct {
 	Destinations bool            // of the list that is asked for destinations, else for sources
 	To           flowtable.Zones // by which what it is about leaves, of the list for sources
 	Gone         bool            // of an earlier policy: flows may still bear it
+	SourceLimit  int             // flows that one source may have by it, 0: any number
 	Description  string
 	Owner        string
 }
@@ -233,7 +234,7 @@ type natBuilder struct {
 
 func (b *natBuilder) rule(p *natPart) {
 	r := &b.policy.NAT[p.rule]
-	rule := bpf.XDPNatRule{Ports: natNoPorts, Family: p.family}
+	rule := bpf.XDPNatRule{Ports: natNoPorts, Family: p.family, SourceLimit: uint32(r.SourceLimit)}
 	kind := bpf.XDPNatKindNAT_KEEP
 	switch r.Kind {
 	case NATMasquerade:

@@ -306,6 +306,28 @@ nat:
 	}
 }
 
+// Each part of a rule has its limit, and so counts each family apart.
+func TestNATSourceLimits(t *testing.T) {
+	c := compileNAT(t, head+`zones: {lan: {ports: [a]}, wan: {ports: [b]}}
+nat:
+  - {name: plain, from: lan, to: {zone: wan, addresses: [192.0.2.0/24]}, masquerade: {}}
+  - {name: branch, from: lan, to: wan, masquerade: {source_limit: 500}}
+  - {name: pool, from: wan, to: lan, snat: {addresses: 192.0.2.1, source_limit: 1000000}}
+`)
+	limits := map[string][]uint32{}
+	for id, r := range c.NAT.Rules {
+		if info := c.NATRules[id]; id != 0 {
+			limits[info.Name] = append(limits[info.Name], r.SourceLimit)
+			if info.SourceLimit != int(r.SourceLimit) {
+				t.Errorf("rule %q tells of %d flows a source, and has %d", info.Name, info.SourceLimit, r.SourceLimit)
+			}
+		}
+	}
+	if want := map[string][]uint32{"plain": {0}, "branch": {500, 500}, "pool": {1_000_000}}; !reflect.DeepEqual(limits, want) {
+		t.Errorf("limits are %v, want %v", limits, want)
+	}
+}
+
 func TestNATWarnings(t *testing.T) {
 	const zones = head + `zones: {lan: {ports: [a], addresses: [10.0.0.0/8]}, wan: {ports: [b], untrusted: true}}
 sets: {none: {type: prefix, entries: []}, six: {type: prefix, entries: ["2001:db8::/32"]}}
@@ -321,6 +343,8 @@ nat:
 		{"families", "{name: x, from: lan, to: {set: six}, snat: {addresses: 192.0.2.1}}", `nat rule "x" can never match`, "no address family in common"},
 		{"service", "{name: x, from: lan, to: any, service: icmpv6, snat: {addresses: 192.0.2.1}}", `nat rule "x" can never match`, "no address family in common"},
 		{"drained", "{name: x, from: wan, to: 192.0.2.1, dnat: {servers: [{address: 10.0.0.1, drain: true}]}}", `every server of nat rule "x" drains`, "not translated"},
+		{"a useless limit", "{name: x, from: wan, to: lan, masquerade: {ports: 2000-2999, source_limit: 1000}}", `source_limit 1000 of nat rule "x" keeps nobody from taking all 1000 ports`, "a fraction"},
+		{"a limit", "{name: x, from: wan, to: lan, masquerade: {ports: 2000-2999, source_limit: 999}}", "", ""},
 		{"nowhere", "{name: x, from: wan, to: 192.0.2.1, dnat: {to: 172.16.0.1}}", "server 172.16.0.1 is in the addresses of no zone", "spoofed"},
 		{"a host's", "{name: x, from: wan, to: lan, snat: {addresses: 10.0.0.9}}", `nat rule "x" writes 10.0.0.9, which is in the addresses of zone "lan"`, "routed to the gateway"},
 	} {

@@ -15,7 +15,12 @@ func (c *compiler) lintNAT(parts []natPart) {
 		c.shadowedNAT(parts)
 	}
 	for i := range c.policy.NAT {
-		switch r := &c.policy.NAT[i]; r.Kind {
+		r := &c.policy.NAT[i]
+		if ports := int(r.Ports.Last) - int(r.Ports.First) + 1; r.SourceLimit >= ports {
+			c.warn(r.LimitPos.Errorf("source_limit %d of nat rule %q keeps nobody from taking all %d ports of an address", r.SourceLimit, r.Name, ports).
+				WithHint("a limit that leaves ports to other hosts is a fraction of that"))
+		}
+		switch r.Kind {
 		case NATSource:
 			c.lintPool(r, r.Pool)
 		case NATPrefix:

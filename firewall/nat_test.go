@@ -28,7 +28,7 @@ nat:
   - {name: not-from-partners, from: {zone: wan, set: partners}, to: {addresses: [203.0.113.6]}, keep: true}
   - {name: pay, from: pos, to: {zone: wan, set: partners}, service: web, snat: {addresses: 203.0.113.4}}
   - {name: branch, description: CHG-1, owner: net, from: lan, to: wan, masquerade: {ports: 20000-29999}}
-  - {name: out, from: {zone: dmz, addresses: [10.30.0.0/24]}, to: wan, snat: {addresses: [203.0.113.8/30, 203.0.113.12/30], ports: 1024-65535}}
+  - {name: out, from: {zone: dmz, addresses: [10.30.0.0/24]}, to: wan, snat: {addresses: [203.0.113.8/30, 203.0.113.12/30], ports: 1024-65535, source_limit: 500}}
   - {name: www, from: wan, to: {addresses: [203.0.113.5]}, service: web, dnat: {to: 10.30.0.5, port: 8080}}
   - {name: own, from: wan, to: host, service: tcp/443, dnat: {to: 10.30.0.6, hairpin: false}}
   - {name: farm, from: any, to: {addresses: [203.0.113.6]}, service: tcp/443, dnat: {servers: [{address: 10.30.0.7, weight: 2}, {address: 10.30.0.8, port: 8443, drain: true}], spread: connection}}
@@ -49,7 +49,7 @@ func TestNATPolicy(t *testing.T) {
 		texts = append(texts, p.NAT[i].Text())
 	}
 	want := []string{
-		"keep", "keep", "snat to 203.0.113.4", "masquerade ports 20000-29999", "snat to 203.0.113.8/29", "dnat to 10.30.0.5:8080",
+		"keep", "keep", "snat to 203.0.113.4", "masquerade ports 20000-29999", "snat to 203.0.113.8/29, at most 500 flows a source", "dnat to 10.30.0.5:8080",
 		"dnat to 10.30.0.6, no hairpin", "dnat to 10.30.0.7 weight 2, 10.30.0.8:8443 drain, spread connection",
 		"prefix 10.40.0.0/24 to 198.51.100.0/24", "prefix fd20::/48 to 2001:db8:20::/48",
 	}
@@ -64,6 +64,21 @@ func TestNATPolicy(t *testing.T) {
 	}
 	if len(p.Warnings) > 0 {
 		t.Errorf("warnings: %v", p.Warnings)
+	}
+}
+
+// What a limit adds to the text of a rule, in lists and differences.
+func TestNATLimitText(t *testing.T) {
+	for what, want := range map[string]string{
+		"masquerade: {source_limit: 5}":                               "masquerade at most 5 flows a source",
+		"masquerade: {ports: 1024-2047, source_limit: 5}":             "masquerade ports 1024-2047, at most 5 flows a source",
+		"snat: {addresses: 203.0.113.4, source_limit: 5}":             "snat to 203.0.113.4, at most 5 flows a source",
+		"snat: {addresses: 203.0.113.4, ports: 1-9, source_limit: 5}": "snat to 203.0.113.4 ports 1-9, at most 5 flows a source",
+	} {
+		p, errs := parseText(t, head+"zones: {lan: {ports: [a]}, wan: {ports: [b]}}\nnat: [{name: one, from: lan, to: wan, "+what+"}]\n")
+		if errs != nil || p.NAT[0].Text() != want {
+			t.Errorf("%s is %q, want %q; %v", what, p.NAT[0].Text(), want, errs)
+		}
 	}
 }
 
@@ -90,6 +105,8 @@ func TestNATErrors(t *testing.T) {
 		{"keep false", "10.99.0.0/16]}, keep: true", "10.99.0.0/16]}, keep: false", "14:85", "keep must be true", "take the rule out"},
 		{"masquerade key", "masquerade: {ports", "masquerade: {port", "17:85", `unknown key "port" in masquerade`, `"ports"`},
 		{"ports", "20000-29999", "29999-20000", "17:92", "not a range of source ports", "1024-65535"},
+		{"no flow a source", "source_limit: 500", "source_limit: 0", "18:158", "source_limit must be a number between 1 and 1000000", ""},
+		{"limit of a server", "to: 10.30.0.5, port", "to: 10.30.0.5, source_limit: 5, port", "19:96", `unknown key "source_limit" in dnat`, ""},
 		{"port 0", "20000-29999", "0-29999", "17:92", "not a range of source ports", "between 1 and 65535"},
 		{"no pool", "snat: {addresses: 203.0.113.4}", "snat: {ports: 1-2}", "16:80", "snat does not say its addresses", "snat: {addresses"},
 		{"empty pool", "snat: {addresses: 203.0.113.4}", "snat: {addresses: []}", "16:92", "empty list of addresses", ""},

@@ -121,6 +121,23 @@ func ReplaceFunction(spec *ebpf.ProgramSpec, name string, body asm.Instructions)
 	return nil
 }
 
+// DropFunctions takes functions out of a program, and those that only they called. Calls of them answer 0
+// instead, and are best where the program never comes. A name that the program has no function of is none.
+func DropFunctions(spec *ebpf.ProgramSpec, names ...string) error {
+	insns := slices.Clone(spec.Instructions)
+	for i := range insns {
+		if ins := &insns[i]; ins.IsFunctionCall() && slices.Contains(names, ins.Reference()) {
+			*ins = asm.Mov.Imm(asm.R0, 0).WithSymbol(ins.Symbol()).WithSource(ins.Source())
+		}
+	}
+	insns, err := emitCalled(insns)
+	if err != nil {
+		return fmt.Errorf("drop functions of program %s: %w", spec.Name, err)
+	}
+	spec.Instructions = insns
+	return nil
+}
+
 // functionOf returns where a function of a program begins, and its type.
 func functionOf(spec *ebpf.ProgramSpec, name string) (at int, fn *btf.Func, err error) {
 	at = slices.IndexFunc(spec.Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == name })

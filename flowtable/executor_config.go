@@ -143,6 +143,9 @@ func (e *Executor) SetNAT(n *NAT) {
 		e.Counters.NAT = make([]bpf.XDPNatCounter, len(n.Rules))
 	}
 	if t := e.cfg.Table; !t.mapped() { // else it is the plane that numbers them
+		if t.tallies == nil && n.LimitsSources() {
+			t.SetTallies(make([]bpf.XDPNatTallies, tallyGroups))
+		}
 		e.layout++
 		t.SetNATPorts(e.layout, bitmaps)
 		t.RebuildNATPorts(e.layout, n, bitmaps)

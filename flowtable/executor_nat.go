@@ -190,7 +190,10 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 		id, rule, kind = d, &n.Rules[d], bpf.XDPNatKindNAT_MASQUERADE
 	}
 
-	out, number, chooses, ok := *w.leaving(), uint32(0), false, true
+	out, number, chooses, ok, limit := *w.leaving(), uint32(0), false, true, uint32(0)
+	if id != 0 {
+		limit = rule.SourceLimit
+	}
 	switch kind {
 	case bpf.XDPNatKindNAT_MASQUERADE:
 		if out.Src, ok = e.deviceAddress(w); !ok {
@@ -221,10 +224,16 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	if chooses {
 		a.ports, chooses = e.cfg.Table.natElement(rule.Ports, number, &out)
 	}
+	if reason = e.limited(w, &a, limit); reason != reasonNone {
+		return a, false, reason
+	}
 	if chooses {
 		reason = e.aliasWithPort(w, &a)
 	} else {
 		reason = e.alias(&a)
+	}
+	if reason != reasonNone {
+		e.cfg.Table.giveTally(a.tally)
 	}
 	return a, reason == reasonNone, reason
 }

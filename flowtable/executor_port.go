@@ -5,7 +5,10 @@ import "github.com/softdpu/softdpu/bpf"
 // alias makes the alias of the flow that a packet opens, whose outer tuple a names.
 func (e *Executor) alias(a *aliasOpening) bpf.XDPReason {
 	switch e.createAlias(a) {
-	case aliasMade, aliasOwn:
+	case aliasOwn:
+		e.cfg.Table.giveTally(a.tally) // the alias counts already, if it does
+		fallthrough
+	case aliasMade:
 		return reasonNone
 	case aliasFull:
 		return bpf.XDPReasonREASON_FLOW_TABLE_FULL
@@ -54,6 +57,26 @@ func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
 		n.Exhausted++
 	}
 	return bpf.XDPReasonREASON_NAT_EXHAUSTED
+}
+
+// limited counts a flow that is about to be translated for its source, if its rule has a limit, or refuses it. A
+// connection that is opened anew ends the one before it, which still counts.
+func (e *Executor) limited(w *work, a *aliasOpening, limit uint32) bpf.XDPReason {
+	if limit == 0 {
+		return reasonNone
+	}
+	if w.reopen {
+		limit++
+	}
+	tally, ok := e.cfg.Table.takeTally(a.sourceRule, limit, tallySource(&w.tuple.Src))
+	if !ok {
+		if n := e.Counters.nat(a.sourceRule); n != nil {
+			n.Limited++
+		}
+		return bpf.XDPReasonREASON_NAT_SOURCE_LIMIT
+	}
+	a.tally = tally
+	return reasonNone
 }
 
 // createAlias makes an alias. The key of its own flow, which is not there yet, is taken as well.

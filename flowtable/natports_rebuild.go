@@ -12,7 +12,8 @@ import (
 // RebuildNATPorts takes the ports of all translated flows in bitmaps (NAT.NewBitmaps) of another layout,
 // that of the generation `layout` with the nat rules n, and has the aliases say so: SetNATPorts comes
 // first, so that what ends meanwhile gives its port back there. A flow whose rule no longer chooses ports,
-// or none of its address, has no port there. A nil n is one without rules.
+// or none of its address, has no port there. A nil n is one without rules. Flows whose rule has a limit there
+// and had none when they were opened count for their sources from then on.
 //
 // It runs against packets under way. Call it before the generation is published, and once more behind that
 // and a grace period, for what was opened in between; those beside the groups in kernel hashes are left
@@ -42,7 +43,9 @@ func (t *Table) RebuildNATPorts(layout uint32, n *NAT, bitmaps []bpf.XDPNatBitma
 		natPorts(bitmaps).take(element, a.port)
 		if !t.layOut(&e, word, &a, layout, element) {
 			natPorts(bitmaps).give(element, a.port)
+			continue
 		}
+		t.adoptTally(&e, word, &a, n, &original)
 	}
 }
 

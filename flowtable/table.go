@@ -44,6 +44,7 @@ type Table struct {
 	schedule     schedule
 	natLayout    uint32
 	natPorts     natPorts
+	tallies      natTallies
 }
 
 // NewTable makes an empty table on the heap.

@@ -16,6 +16,7 @@ type aliasOpening struct {
 	target *flowKey // of the flow: its original tuple's
 
 	ports uint32 // element of the nat_ports that are set, in which outer's source port is taken; or natNoPorts
+	tally uint32 // 1 + place where the flow counts for its source, 0: nowhere
 
 	sourceRule, destinationRule uint32
 	now                         uint32 // tick
@@ -40,6 +41,7 @@ type alias struct {
 	source, destination uint32 // rules
 	created             uint32 // tick
 	port                uint16
+	tally               uint32 // 1 + place
 }
 
 // isAlias and isFlow say what stands in a slot with this word.
@@ -57,14 +59,14 @@ func (e *entry) alias() alias {
 		return alias{
 			target: flowKey{family: 4, v4: a.Target},
 			ports:  atomic.LoadUint32(&a.Ports), layout: atomic.LoadUint32(&a.Layout),
-			source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port,
+			source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port, tally: atomic.LoadUint32(&a.Tally),
 		}
 	}
 	a := e.alias6()
 	return alias{
 		target: flowKey{family: 6, v6: a.Target},
 		ports:  atomic.LoadUint32(&a.Ports), layout: atomic.LoadUint32(&a.Layout),
-		source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port,
+		source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port, tally: atomic.LoadUint32(&a.Tally),
 	}
 }
 
@@ -173,15 +175,23 @@ func (t *Table) fillAlias(e *entry, k *flowKey, a *aliasOpening) {
 	if e.flow4 != nil {
 		*e.alias4() = bpf.XDPAlias4{
 			Key: k.v4, Word: WordBusy | generation, Hash: t.hash(a.target), Ports: a.ports, Target: a.target.v4,
-			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port,
+			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port, Tally: a.tally,
 		}
 	} else {
 		*e.alias6() = bpf.XDPAlias6{
 			Key: k.v6, Word: WordBusy | generation, Hash: t.hash(a.target), Ports: a.ports, Target: a.target.v6,
-			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port,
+			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port, Tally: a.tally,
 		}
 	}
 	atomic.StoreUint64(&e.core.Word, uint64(bpf.XDPFlowStateFLOW_ALIAS)|hiOpened(k.sender)|generation)
+}
+
+// tallyPair is the port and the tally of an alias, to be exchanged together.
+func (e *entry) tallyPair() *uint64 {
+	if e.flow4 != nil {
+		return (*uint64)(unsafe.Pointer(&e.alias4().Port))
+	}
+	return (*uint64)(unsafe.Pointer(&e.alias6().Port))
 }
 
 // hiOpened is the flag of a word for an opener's leg.
@@ -229,7 +239,7 @@ func (t *Table) freeAliasAt(e *entry, word uint64, a *alias) bool {
 	if !atomic.CompareAndSwapUint64(&e.core.Word, word, (word>>WordGenerationBit+1)<<WordGenerationBit) {
 		return false
 	}
-	t.givePort(a)
+	t.giveBack(a)
 	t.countedAlias(a.target.family, -1)
 	if e.id.Overflow {
 		t.leaveOverflow(e)
@@ -237,8 +247,10 @@ func (t *Table) freeAliasAt(e *entry, word uint64, a *alias) bool {
 	return true
 }
 
-// givePort gives the port of an alias that has ended back, if it was taken in the layout of now.
-func (t *Table) givePort(a *alias) {
+// giveBack gives back what an alias had that has ended: its port, if it was taken in the layout of now, and
+// its part in what its source has.
+func (t *Table) giveBack(a *alias) {
+	t.giveTally(a.tally)
 	if a.layout == t.natLayout && a.ports != natNoPorts {
 		t.natPorts.give(a.ports, a.port)
 	}

@@ -138,6 +138,6 @@ func (t *Table) Release6(f *bpf.XDPFlow6) {
 
 func (t *Table) release(e *entry) {
 	a := e.alias()
-	t.givePort(&a)
+	t.giveBack(&a)
 	atomic.AddInt64(&t.state.Aliases, -1)
 }

@@ -46,7 +46,18 @@ type ageing struct {
 	log      *slog.Logger
 	failing  bool                      // said already
 	scanned  atomic.Pointer[time.Time] // when the last scan ended, or the first one was waited for
+
+	// l.mu is held.
+	scans   int
+	checks  int // to come, of what sources count
+	tallies flowtable.TallyCheck
 }
+
+// What sources count is checked in this many scans behind a start and a change of policy, and every so many scans.
+const (
+	tallyChecks    = 4
+	tallyCheckEach = 3600
+)
 
 // lastScan returns when run last came round. It may be called beside run, also before it.
 func (a *ageing) lastScan() time.Time {
@@ -112,7 +123,29 @@ func (a *ageing) scan(now uint32) error {
 	if err == nil {
 		err = l.plane.SweepOverflow(l.table, now)
 	}
+	if err == nil {
+		err = a.checkTallies()
+	}
 	return err
+}
+
+// checkTallies compares what sources count with the flows that there are, if that is due. l.mu is held.
+func (a *ageing) checkTallies() error {
+	if a.scans++; a.scans%tallyCheckEach == 0 {
+		a.checks = tallyChecks
+	}
+	if a.checks == 0 {
+		return nil
+	}
+	a.checks--
+	beside, err := a.ledger.beside()
+	if err != nil {
+		return err
+	}
+	if n := a.tallies.Run(a.ledger.table, beside); n > 0 {
+		a.log.Info("counts of sources were corrected", "sources", n)
+	}
+	return nil
 }
 
 // addressesGone ends the flows that masquerade to addresses which have gone.

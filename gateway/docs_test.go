@@ -308,7 +308,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 		"### Comparison":         {DiffSide{}, firewall.Difference{}, firewall.FieldDiff{}},
 		"## Control API":         {Confirmed{}, RuleMirror{}},
 		"### Flow":               {FlowNAT{}},
-		"### Translation":        {NATStatus{}, NATAddressStatus{}},
+		"### Translation":        {NATStatus{}, NATAddressStatus{}, NATSourceStatus{}},
 		"### Workers and queues": {worker.Attempt{}, worker.MemoryStatus{}, worker.WorkerStatus{}, worker.QueueStatus{}, worker.RingStatus{}, worker.Stall{}},
 	} {
 		named := code(section(t, page, heading))

@@ -28,5 +28,11 @@ func natMetrics() []metric {
 			func(r *NATRuleStatus) float64 { return float64(r.PortsUsed) }),
 		perRule("softdpu_nat_fullest_ratio", "Share of a nat rule's ports that is in use where it is largest, 0 to 1: of one address, protocol and quarter of the remote ends.", gauge,
 			func(r *NATRuleStatus) float64 { return r.FullestPercent / 100 }),
+		perRule("softdpu_nat_source_limited_total", "New flows that were refused because their source had as many as a nat rule lets it.", counter,
+			func(r *NATRuleStatus) float64 { return float64(r.Limited) }),
+		perRule("softdpu_nat_sources_near", "Sources that have more than 90 % of the flows that a nat rule lets one have.", gauge,
+			func(r *NATRuleStatus) float64 { return float64(r.SourcesNear) }),
+		perRule("softdpu_nat_fullest_source_ratio", "Share of the flows that a nat rule lets one source have, of the source that has most; 0 without a limit.", gauge,
+			(*NATRuleStatus).fullestSource),
 	}
 }

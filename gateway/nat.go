@@ -41,12 +41,18 @@ type NATRuleStatus struct {
 	Opened    uint64 `json:"opened"`     // flows since the gateway's start, and what became of others:
 	Exhausted uint64 `json:"exhausted"`  // no port was free
 	Conflicts uint64 `json:"conflicts"`  // the translation was another flow's
+	Limited   uint64 `json:"limited"`    // their source had as many as it may
 	PortsUsed uint64 `json:"ports_used"` // of all its addresses
 	// FullestPercent is the share of the ports that is in use where it is largest: of one address, protocol and
 	// quarter of the remote ends.
 	FullestPercent float64 `json:"fullest_percent"`
 	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
-	Gone           bool    `json:"gone"`       // of an earlier policy: it translates the flows that it has, and no new ones
+	// SourceLimit is how many flows one source may have, 0: any number. Sources are those that have most, five at
+	// most, and SourcesNear have more than 90 % of it.
+	SourceLimit int               `json:"source_limit"`
+	SourcesNear int               `json:"sources_near"`
+	Sources     []NATSourceStatus `json:"sources"`
+	Gone        bool              `json:"gone"` // of an earlier policy: it translates the flows that it has, and no new ones
 	// Unaddressed are ports, or port.VLAN, by which it should masquerade and which have no address that it could write.
 	Unaddressed []string `json:"unaddressed"`
 	Description string   `json:"description,omitempty"`
@@ -132,6 +138,12 @@ func (r *reporter) nat() (*NATStatus, error) {
 	if err != nil {
 		return nil, err
 	}
+	var sources []flowtable.Source
+	if rules.NAT.LimitsSources() {
+		if sources, err = r.ledger.sources(); err != nil {
+			return nil, err
+		}
+	}
 	ports, done := r.plane.NATPorts()
 	defer done()
 	for _, ids := range rules.Compiled.NATOrder {
@@ -143,13 +155,19 @@ func (r *reporter) nat() (*NATStatus, error) {
 		out := NATRuleStatus{
 			Name: info.Name, Kind: string(info.Kind), Text: info.Text, File: info.File, Line: info.Line,
 			Flows: flows[info.Name].flows, Opened: c.Flows, Exhausted: c.Exhausted, Conflicts: c.Conflicts,
+			Limited: c.Limited, SourceLimit: info.SourceLimit, Sources: []NATSourceStatus{},
 			Unaddressed: rules.natUnaddressed(ids, addresses), Description: info.Description, Owner: info.Owner,
 		}
+		parts := make(map[uint32]bool)
 		for _, id := range ids {
+			parts[id] = true
 			// Another policy may have come into force since its rules were read.
 			if ports.NAT == rules.NAT && rules.NAT != nil {
 				out.addPorts(ports.NAT, &ports.NAT.Rules[id], ports.Bitmaps)
 			}
+		}
+		if out.SourceLimit > 0 {
+			out.addSources(sources, parts)
 		}
 		s.Rules = append(s.Rules, out)
 	}
@@ -157,7 +175,7 @@ func (r *reporter) nat() (*NATStatus, error) {
 	for i := range s.Rules {
 		if r := &s.Rules[i]; r.Gone {
 			c := counted[r.Name]
-			r.Opened, r.Exhausted, r.Conflicts = c.Flows, c.Exhausted, c.Conflicts
+			r.Opened, r.Exhausted, r.Conflicts, r.Limited = c.Flows, c.Exhausted, c.Conflicts, c.Limited
 		}
 	}
 	return s, nil
@@ -199,7 +217,7 @@ func (r *Ruleset) natGone(flows map[string]natFlows) (gone []NATRuleStatus) {
 		}
 		gone = append(gone, NATRuleStatus{
 			Name: info.Name, Kind: string(info.Kind), File: info.File, Line: info.Line, Gone: true,
-			Flows: flows[info.Name].flows, PortsUsed: flows[info.Name].ports, Unaddressed: []string{},
+			Flows: flows[info.Name].flows, PortsUsed: flows[info.Name].ports, Sources: []NATSourceStatus{}, Unaddressed: []string{},
 		})
 	}
 	return gone
@@ -315,11 +333,7 @@ func (l *ledger) translated(names []string) (map[string]natFlows, error) {
 		}
 	}
 	l.table.Translated(count)
-	flows4, flows6, err := l.plane.Overflow()
-	if err != nil {
-		return nil, err
-	}
-	beside, err := overflowTable(flows4, flows6)
+	beside, err := l.beside()
 	if err == nil && beside != nil {
 		beside.Translated(count)
 	}

@@ -66,9 +66,35 @@ func TestNATRulesThatAreGone(t *testing.T) {
 		{Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 6, Gone: true}, {Name: "over", Gone: true}, {}, {Name: "branch", Gone: true},
 	}}}
 	got := r.natGone(map[string]natFlows{"branch": {5, 5}, "old": {3, 2}})
-	want := []NATRuleStatus{{Name: "old", Kind: "masquerade", File: "nat.yaml", Line: 4, Flows: 3, PortsUsed: 2, Gone: true, Unaddressed: []string{}}}
+	want := []NATRuleStatus{{Name: "old", Kind: "masquerade", File: "nat.yaml", Line: 4, Flows: 3, PortsUsed: 2, Sources: []NATSourceStatus{}, Gone: true, Unaddressed: []string{}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("gone are %+v, want %+v", got, want)
+	}
+}
+
+// Of a rule the five sources with the most flows are told, by all its parts, and how many are near its limit.
+func TestNATSources(t *testing.T) {
+	var list []flowtable.Source
+	for i := range 8 {
+		list = append(list, flowtable.Source{Rule: uint32(1 + i%4), Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 32), Flows: 100 - i})
+	}
+	list[1].Prefix = netip.MustParsePrefix("fd10:1::/64")
+	r := NATRuleStatus{Name: "branch", SourceLimit: 107}
+	r.addSources(list, map[uint32]bool{1: true, 2: true, 4: true})
+	want := []NATSourceStatus{{"10.0.0.0", 100}, {"fd10:1::/64", 99}, {"10.0.0.3", 97}, {"10.0.0.4", 96}, {"10.0.0.5", 95}}
+	if !slices.Equal(r.Sources, want) || r.SourcesNear != 3 {
+		t.Errorf("sources are %+v, %d near the limit", r.Sources, r.SourcesNear)
+	}
+	if got := r.fullestSource(); got != 100./107 {
+		t.Errorf("the fullest has %v of its limit", got)
+	}
+	notes := NATSourceNotes([]NATRuleStatus{{Name: "a"}, {Name: "b", SourceLimit: 107, Sources: want}, r})
+	if len(notes) != 1 || !strings.Contains(notes[0], "nat rule branch: 10.0.0.0 has 100 of the 107 flows that one source may have, and 2 more are near") ||
+		!strings.Contains(notes[0], "nat-source-limit") {
+		t.Errorf("notes are %q", notes)
+	}
+	if got := (&NATRuleStatus{}).fullestSource(); got != 0 {
+		t.Errorf("without a limit the fullest has %v of it", got)
 	}
 }
 

@@ -37,7 +37,7 @@ var apiTypes = map[string]any{
 	"WorkersStatus": WorkersStatus{}, "WorkersSummary": WorkersSummary{}, "WorkerAttempt": worker.Attempt{}, "WorkerMemory": worker.MemoryStatus{},
 	"WorkerStatus": worker.WorkerStatus{}, "WorkerQueue": worker.QueueStatus{}, "WorkerRing": worker.RingStatus{}, "WorkerStall": worker.Stall{},
 	"RuleMirror": RuleMirror{}, "FlowNAT": FlowNAT{},
-	"NATStatus": NATStatus{}, "NATRuleStatus": NATRuleStatus{}, "NATAddressStatus": NATAddressStatus{},
+	"NATStatus": NATStatus{}, "NATRuleStatus": NATRuleStatus{}, "NATAddressStatus": NATAddressStatus{}, "NATSourceStatus": NATSourceStatus{},
 	"CaptureRequest": CaptureRequest{}, "CaptureStatus": CaptureStatus{},
 }
 

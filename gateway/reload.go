@@ -203,9 +203,10 @@ func (g *running) now() time.Time {
 	return time.Now()
 }
 
-// setTimeouts gives the next scan other time-outs.
+// setTimeouts gives the next scan other time-outs: those of a policy that has come into force.
 func (a *ageing) setTimeouts(t flowtable.Timeouts) {
 	a.ledger.mu.Lock()
 	defer a.ledger.mu.Unlock()
 	a.timeouts = t
+	a.checks = tallyChecks
 }

@@ -254,7 +254,7 @@ func (r *reporter) status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Notes = slices.Concat(s.Notes, NATNotes(nat.Rules), NATAddressNotes(nat.Rules))
+	s.Notes = slices.Concat(s.Notes, NATNotes(nat.Rules), NATAddressNotes(nat.Rules), NATSourceNotes(nat.Rules))
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err

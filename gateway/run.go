@@ -202,7 +202,7 @@ func (g *running) start() error {
 		return err
 	}
 	g.ledger, g.events.table = ledger, ledger.table
-	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log}
+	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log, checks: tallyChecks}
 	routes, err := g.plane.WatchRoutes()
 	if err != nil {
 		return err

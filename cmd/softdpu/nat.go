@@ -18,13 +18,15 @@ func newNATCommand(env *Env) *cobra.Command {
 		Short: "List what the running gateway translates, and how full its addresses are",
 		Long: `List the nat rules of the running gateway in order of evaluation. FLOWS counts the connections that a rule
 translates now, OPENED those since this process of the gateway started, EXHAUSTED and CONFLICTS those that were
-refused since then because no port was free, or because the translation was another connection's. PORTS counts the source
+refused since then because no port was free, or because the translation was another connection's, and LIMITED, if a
+rule limits its sources, those whose source had as many as it may. PORTS counts the source
 ports in use; FULLEST is the share of them that is in use where it is largest: of one address, protocol
-and quarter of the remote ends, where the next connection would find none. EXHAUSTED and CONFLICTS count
-each attempt: a client that sends its SYN again is counted again. Last stand rules that the policy has no
+and quarter of the remote ends, where the next connection would find none. EXHAUSTED, CONFLICTS and
+LIMITED count each attempt: a client that sends its SYN again is counted again. Last stand rules that the policy has no
 more (WHERE is gone), as long as they have connections: those keep their translation.
 
-Below stand the addresses that masquerading writes, by port and VLAN. Who translates which connection is
+Below stand the addresses that masquerading writes, by port and VLAN, and of each rule that limits its sources
+the five that have the most connections: IPv4 addresses, and the /64s of IPv6 addresses. Who translates which connection is
 shown by 'softdpu flows'.`,
 		Example: `  sudo softdpu nat
   sudo softdpu nat -o json
@@ -50,6 +52,11 @@ shown by 'softdpu flows'.`,
 		if err := natAddressTable(s.Addresses).write(env.Stdout, env.Width()); err != nil {
 			return err
 		}
+		if t := natSourceTable(s.Rules); t != nil {
+			if err := t.write(env.Stdout, env.Width()); err != nil {
+				return err
+			}
+		}
 		for _, n := range slices.Concat(gateway.NATNotes(s.Rules), gateway.NATAddressNotes(s.Rules)) {
 			env.note("warning: %s", n)
 		}
@@ -59,7 +66,12 @@ shown by 'softdpu flows'.`,
 }
 
 func natTable(rules []gateway.NATRuleStatus) *table {
-	t := newTable("RULE", "WHAT", ">FLOWS", ">OPENED", ">EXHAUSTED", ">CONFLICTS", ">PORTS", "FULLEST", "WHERE")
+	limits := limitsSources(rules)
+	head := []string{"RULE", "WHAT", ">FLOWS", ">OPENED", ">EXHAUSTED", ">CONFLICTS"}
+	if limits {
+		head = append(head, ">LIMITED")
+	}
+	t := newTable(append(head, ">PORTS", "FULLEST", "WHERE")...)
 	for i := range rules {
 		r := &rules[i]
 		fullest := "-"
@@ -70,8 +82,33 @@ func natTable(rules []gateway.NATRuleStatus) *table {
 		if r.Gone {
 			what, where = r.Kind, "gone"
 		}
-		t.add(r.Name, what, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts), count(r.PortsUsed), fullest,
-			where)
+		cells := []any{r.Name, what, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts)}
+		if limits {
+			cells = append(cells, count(r.Limited))
+		}
+		t.add(append(cells, count(r.PortsUsed), fullest, where)...)
+	}
+	return t
+}
+
+// limitsSources reports whether some rule lets a source have so many flows and no more.
+func limitsSources(rules []gateway.NATRuleStatus) bool {
+	return slices.ContainsFunc(rules, func(r gateway.NATRuleStatus) bool { return r.SourceLimit > 0 })
+}
+
+// natSourceTable shows who has the most flows by rules with limits; nil: nobody has any.
+func natSourceTable(rules []gateway.NATRuleStatus) *table {
+	t, some := newTable("SOURCE", "RULE", ">FLOWS", ">LIMIT"), false
+	for i := range rules {
+		r := &rules[i]
+		for k := range r.Sources {
+			s := &r.Sources[k]
+			t.add(s.Source, r.Name, count(s.Flows), count(uint64(r.SourceLimit)))
+			some = true
+		}
+	}
+	if !some {
+		return nil
 	}
 	return t
 }

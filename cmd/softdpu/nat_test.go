@@ -40,6 +40,35 @@ wan0             10  198.51.100.2  none
 	}
 }
 
+// Where a rule limits its sources there is a column for those that were refused, and a table of who has most.
+func TestNATTableShowsLimits(t *testing.T) {
+	var out bytes.Buffer
+	rules := []gateway.NATRuleStatus{
+		{Name: "branch", Text: "masquerade at most 500 flows a source", File: "nat.yaml", Line: 3, Flows: 520, Opened: 900, Limited: 70, PortsUsed: 520, SourceLimit: 500, SourcesNear: 1,
+			Sources: []gateway.NATSourceStatus{{Source: "10.20.1.7", Flows: 500}, {Source: "fd20:1::/64", Flows: 20}}},
+		{Name: "www", Text: "dnat to 10.20.1.5:8080", File: "nat.yaml", Line: 9},
+	}
+	for _, table := range []*table{natTable(rules), natSourceTable(rules)} {
+		if err := table.write(&out, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := strings.TrimPrefix(`
+RULE    WHAT                                   FLOWS  OPENED  EXHAUSTED  CONFLICTS  LIMITED  PORTS  FULLEST  WHERE
+branch  masquerade at most 500 flows a source    520     900          0          0       70    520  -        nat.yaml:3
+www     dnat to 10.20.1.5:8080                     0       0          0          0        0      0  -        nat.yaml:9
+SOURCE       RULE    FLOWS  LIMIT
+10.20.1.7    branch    500    500
+fd20:1::/64  branch     20    500
+`, "\n")
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+	if natSourceTable(rules[1:]) != nil {
+		t.Error("without a limit there is a table of sources")
+	}
+}
+
 // Only if a flow is translated is there a column for what it becomes.
 func TestFlowTableShowsTranslations(t *testing.T) {
 	flow := gateway.Flow{

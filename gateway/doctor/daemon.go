@@ -97,8 +97,8 @@ func (e *examination) daemon(ctx context.Context, socket string) *gateway.Status
 	return s
 }
 
-// translation looks for addresses that will have no port left soon, and for ports without address. It returns
-// what it found.
+// translation looks for addresses that will have no port left soon, ports without address and hosts that may have no
+// more flows. It returns what it found.
 func (e *examination) translation(ctx context.Context, socket string, of *gateway.Status) []string {
 	if of.Table.Translated == 0 && of.Policy.NAT == 0 {
 		return nil
@@ -116,5 +116,9 @@ func (e *examination) translation(ctx context.Context, socket string, of *gatewa
 	for _, n := range without {
 		e.find(Warning, "nat-address", "give the port's device one (`ip addr add`, DHCP) that is global, primary and not deprecated: `softdpu nat` lists what counts", "%s", n)
 	}
-	return slices.Concat(notes, without)
+	near := gateway.NATSourceNotes(s.Rules)
+	for _, n := range near {
+		e.find(Warning, "nat-sources", "look what the host does: `softdpu flows --filter 'src ADDRESS'`; if it needs more, raise the rule's source_limit", "%s", n)
+	}
+	return slices.Concat(notes, without, near)
 }

@@ -189,6 +189,11 @@ func readStream(t *testing.T, engine Engine, seed uint64, n int, all *traffic.Ta
 			t.Errorf("seed %d: %s counts %+v, want %+v", seed, rule, got, counts[rule])
 		}
 	}
+	var check flowtable.TallyCheck
+	check.Run(r.sim.Table(), nil)
+	if n := check.Run(r.sim.Table(), nil); n > 0 {
+		t.Errorf("seed %d: %d sources count other flows than they have", seed, n)
+	}
 	all.Add(fmt.Sprintf("%d/", seed), st.Tally)
 }
 

@@ -49,6 +49,7 @@ func (p *packet) key() key {
 type flow struct {
 	original  key     // in the opener's direction
 	outer     *key    // the same as the other end sees it; nil: not translated
+	source    string  // nat rule for its source, "" for none
 	opening   Opening // zones move with the route
 	rule      string
 	epoch     int
@@ -97,8 +98,8 @@ func (o *Oracle) end(f *flow) {
 }
 
 // open puts a new flow in the place of an old one of the same ends.
-func (o *Oracle) open(p *packet, op Opening, j Judgement, outer key) *flow {
-	f := &flow{original: p.key(), opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
+func (o *Oracle) open(p *packet, op Opening, j Judgement, outer key, source string) *flow {
+	f := &flow{original: p.key(), source: source, opening: op, rule: j.Rule, epoch: o.epoch, state: StateNew}
 	if old := o.owner(f.original); old != nil {
 		o.end(old)
 	}

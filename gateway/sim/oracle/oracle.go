@@ -258,7 +258,7 @@ func (o *Oracle) miss(p *packet, c *Choice) Verdict {
 	if !o.room(p.key(), t.outer) {
 		return refuse("flow-table-full")
 	}
-	return proceed(p, o.open(p, op, j, t.outer), h, true, false).audited(j.Audit).chosen(t)
+	return proceed(p, o.open(p, op, j, t.outer, t.source), h, true, false).audited(j.Audit).chosen(t)
 }
 
 // room reports whether the table takes a flow, and its alias if it is translated. One that is reopened gives

@@ -11,6 +11,7 @@ import (
 type translation struct {
 	outer       key // in the opener's direction
 	destination *firewall.NATRule
+	source      string // name of the rule for its source, "" for none
 	wrong       string // what the executor chose and may not
 }
 
@@ -104,6 +105,9 @@ func (o *Oracle) translateSource(p *packet, op Opening, h hop, t *translation, c
 	case d != nil && d.Kind == firewall.NATDestination && d.Hairpin && op.From == op.To:
 		r, kind = d, firewall.NATMasquerade
 	}
+	if kind != firewall.NATKeep {
+		t.source = r.Name
+	}
 	switch kind {
 	case firewall.NATMasquerade:
 		a, ok := o.masquerade(h, p.is4())
@@ -129,6 +133,9 @@ func (o *Oracle) translateSource(p *packet, op Opening, h hop, t *translation, c
 func (o *Oracle) unchosen(p *packet, r *firewall.NATRule, t *translation, c *Choice) string {
 	if t.outer == p.key() {
 		return ""
+	}
+	if t.outer.src != t.outer.dst && o.hasEnough(p, r) {
+		return "nat-source-limit"
 	}
 	if !t.outer.src.IsValid() {
 		if c.refused("nat-conflict") {
@@ -176,7 +183,7 @@ func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c
 		// Nobody knows which it would have been, but that there is a reason if it is refused, and that it is
 		// the sender's own if nothing is translated.
 		switch t.outer.src = before; {
-		case known || c == nil || c.refused("nat-exhausted"):
+		case known || c == nil || c.refused("nat-exhausted") || c.refused("nat-source-limit"):
 		case c.refused("nat-conflict"):
 			if between(r.Pool.First, t.outer.dst, r.Pool.Last) {
 				t.outer.src = t.outer.dst
@@ -206,6 +213,8 @@ func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *C
 		return ""
 	case t.outer.src == t.outer.dst:
 		return "nat-conflict"
+	case o.hasEnough(p, r):
+		return "nat-source-limit"
 	}
 	first, last := int(r.Ports.First), int(r.Ports.Last)
 	if !c.made() {
@@ -230,6 +239,28 @@ func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *C
 		t.wrong = fmt.Sprintf("port %d of %s is another flow's", port, t.outer.src)
 	}
 	return ""
+}
+
+// hasEnough reports whether the source of a packet that opens a flow has as many as the rule lets it. One that
+// opens a connection anew still has the old one.
+func (o *Oracle) hasEnough(p *packet, r *firewall.NATRule) bool {
+	if r == nil || r.SourceLimit == 0 {
+		return false
+	}
+	bits := 64
+	if p.is4() {
+		bits = 32
+	}
+	source, has := netip.PrefixFrom(p.src, bits), 0
+	for _, f := range o.aliases {
+		if f.source == r.Name && source.Masked().Contains(f.original.src) {
+			has++
+		}
+	}
+	if o.owner(p.key()) != nil {
+		has--
+	}
+	return has >= r.SourceLimit
 }
 
 // exhausted reports whether each port is taken with the same other end.

@@ -64,9 +64,9 @@ func (w *author) natRule() string {
 	case 0:
 		what = "keep: true"
 	case 1, 2, 3:
-		what = "masquerade: {" + w.natPorts("") + "}"
+		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.natLimit(), ", ") + "}"
 	case 4, 5:
-		what = "snat: {addresses: " + w.pool(family) + w.natPorts(", ") + "}"
+		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.natLimit() + "}"
 	case 6, 7, 8:
 		to = w.natDestination(family)
 		what, service = w.dnat(family)
@@ -116,12 +116,35 @@ func (w *author) natService() string {
 }
 
 // natPorts writes which ports a rule chooses among, few of them now and then.
-func (w *author) natPorts(separator string) string {
+func (w *author) natPorts() string {
 	if !chance(w.r, 3) {
 		return ""
 	}
 	first := 1024 + w.r.IntN(60000)
-	return fmt.Sprintf("%sports: %d-%d", separator, first, first+[]int{0, 3, 15, 200, 4000}[w.r.IntN(5)])
+	return fmt.Sprintf(", ports: %d-%d", first, first+[]int{0, 3, 15, 200, 4000}[w.r.IntN(5)])
+}
+
+// natLimit writes how many flows a source may have, few of them, now and then.
+func (w *author) natLimit() string {
+	if !chance(w.r, 4) {
+		return ""
+	}
+	return fmt.Sprintf(", source_limit: %d", 1+w.r.IntN(12))
+}
+
+// otherLimit gives a rule that masquerades another limit now and then, its first one or none: its flows stay.
+func (w *author) otherLimit(rule string) string {
+	before, limit, limited := strings.Cut(rule, "source_limit: ")
+	switch {
+	case !chance(w.r, 4) || !strings.Contains(rule, "masquerade: {"):
+		return rule
+	case limited && chance(w.r, 2):
+		before = strings.TrimSuffix(before, ", ")
+		return before + limit[strings.Index(limit, "}"):]
+	case limited:
+		return fmt.Sprintf("%ssource_limit: %d%s", before, 1+w.r.IntN(12), limit[strings.Index(limit, "}"):])
+	}
+	return strings.Replace(rule, "masquerade: {", fmt.Sprintf("masquerade: {source_limit: %d, ", 1+w.r.IntN(12)), 1)
 }
 
 func (w *author) pool(family uint8) string {
@@ -203,7 +226,7 @@ func (w *author) natRules(old []string) []string {
 	var rules []string
 	for _, rule := range old {
 		if !chance(w.r, 4) {
-			rules = append(rules, rule)
+			rules = append(rules, w.otherLimit(rule))
 		}
 	}
 	if len(old) == 0 {
@@ -227,6 +250,7 @@ func (w *author) usualRules() []string {
 		}
 	}
 	all = append(all, w.toGateway())
+	all = append(all, fmt.Sprintf("{name: shy, from: any, to: %s, service: [tcp/1-1023, udp/53, gre], masquerade: {source_limit: %d}}", w.routedZone(), 1+w.r.IntN(6)))
 	for i, zone := range w.zones {
 		if slices.ContainsFunc(w.segments, func(s segment) bool { return s.zone == zone && s.peer == -1 }) {
 			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {}}", i, zone))

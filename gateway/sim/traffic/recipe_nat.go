@@ -68,6 +68,22 @@ var natRecipes = []recipe{
 			p.add(t.a.port, s.opening(&t, 8))
 		}
 	}},
+	// One sender, more flows than it may have; the first ones go on.
+	{name: "nat-source-limit", weight: 1, reasons: []string{"nat-source-limit"}, plan: func(s *Stream, p *plan) {
+		t, ok := s.natTuple(func(w *witness, source, _ *firewall.NATRule) bool {
+			return source != nil && w.hasPorts() && source.SourceLimit > 0 && source.SourceLimit < 9 && (source.Kind != firewall.NATMasquerade || s.masquerades(&w.b))
+		})
+		if !ok {
+			return
+		}
+		first := s.opening(&t, 8)
+		p.add(t.a.port, first)
+		for range 9 {
+			t.sport = uint16(1 + s.r.IntN(65535))
+			p.add(t.a.port, s.opening(&t, 8))
+		}
+		p.add(t.a.port, first)
+	}},
 	// What leaves comes once more, from the opener's side.
 	{name: "nat-conflict", weight: 1, reasons: []string{"nat-conflict"}, plan: func(s *Stream, p *plan) {
 		t, ok := s.natTuple(nil)
