@@ -63,6 +63,34 @@ func TestLabFragmentOrders(t *testing.T) {
 		t.Errorf("fragments: %+v", f)
 	}
 	firstNeverComes(t, r, up, ask)
+	byTheKernel(t, r, up, ask)
+}
+
+// byTheKernel has held fragments be too large for their way out: the kernel sends them on in smaller ones.
+func byTheKernel(t *testing.T, r *rig, s *testenv.Sender, w way) {
+	t.Helper()
+	if err := r.gw.SetMTU("wan", 1000); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 5*time.Second, func() error {
+		for _, p := range must(r.Status(t.Context())).Ports {
+			if p.Name == "wan" && p.MTU != 1000 {
+				return fmt.Errorf("its MTU is %d", p.MTU)
+			}
+		}
+		return nil
+	})
+	before := r.tally(t)
+	to := netip.MustParseAddrPort("10.10.2.12:9")
+	far := must(r.server.ListenPacket(t.Context(), "udp", to.String()))
+	defer far.Close()
+	w.src, w.dst = client4, to.Addr()
+	if err := inOrder(t, s, w, 4009, to.Port(), []int{2, 1, 3, 0}, far, netip.AddrPortFrom(client4, 4009)); err != nil {
+		t.Errorf("by the kernel: %v", err)
+	}
+	if n := r.tally(t).since(before); n.passes["fragmentation-needed"] != 4 || len(n.drops) > 0 {
+		t.Errorf("by the kernel: %s", n)
+	}
 }
 
 // firstNeverComes sends more later fragments alone than are held, and waits for the end of those that are.
