@@ -292,6 +292,26 @@ struct fragment {
 	struct fragment_range range[FRAGMENT_RANGES]; /* disjoint, not touching, in no order */
 };
 
+/* A later fragment that came before its first, on its way to the daemon. That gives the same frame to
+ * XDP again, with HELD_AGAIN in its metadata: XDP then drops it if its datagram still is not known. */
+#define HELD_MAX 64 /* frames that are held at once */
+#define HELD_LIFE 954 /* ticks: 1 s */
+#define HELD_BYTES 2048 /* longer frames are not held */
+#define HELD_AGAIN 0x53444641u
+
+struct held {
+	__be32 src[4], dst[4]; /* the datagram's key, as in struct fragment */
+	__be32 id;
+	__u16 domain;
+	__u8 proto;
+	__u8 family;
+	__u32 group; /* of the fragment table, where the datagram will be entered */
+	__u32 ifindex; /* of arrival */
+	__u32 tick;
+	__u32 length; /* bytes of frame that are valid */
+	__u8 frame[HELD_BYTES];
+};
+
 /* ---- Ports and next hops -------------------------------------------------------------------- */
 
 #define PORT_MAX 64
@@ -368,7 +388,9 @@ struct gateway_state {
 	__s64 flows6;
 	__s64 aliases; /* of flows, those that are only the second entry of a translated one */
 	__u32 nat_pass; /* elements of nat_passes used so far, modulo 2^32 */
-	__u32 pad;
+	__s32 held; /* frames that are held, from when XDP gives them away until they come again or are lost */
+	__s32 held_max; /* of them at most; 0 = nobody is there to hold them */
+	__u32 held_lost; /* of them, those that can never come again */
 };
 
 /* What sim and tests put in the place of clock, arrival port and kernel routes. Used only by a

@@ -8,10 +8,9 @@
 
 #define FRAGMENT_LIFE 28610 /* ticks: 30 s */
 
-static __always_inline struct fragment_group *fragment_group(const struct packet *p)
+static __always_inline __u32 fragment_index(const struct packet *p)
 {
 	__u64 h = hash_seed;
-	__u32 index;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
@@ -22,7 +21,13 @@ static __always_inline struct fragment_group *fragment_group(const struct packet
 	     ((__u64)p->frag_id << 32 | (__u32)p->domain << 16 | p->frag_proto << 8 | p->family)) *
 	    0xc4ceb9fe1a85ec53ull;
 	h ^= h >> 29;
-	index = h * 0x9E3779B97F4A7C15ull >> 40 & fragment_mask;
+	return h * 0x9E3779B97F4A7C15ull >> 40 & fragment_mask;
+}
+
+static __always_inline struct fragment_group *fragment_group(const struct packet *p)
+{
+	__u32 index = fragment_index(p);
+
 	return bpf_map_lookup_elem(&fragments, &index);
 }
 

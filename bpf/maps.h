@@ -107,6 +107,12 @@ struct {
 	__type(value, struct fragment_group);
 } fragments SEC(".maps");
 
+/* Never full: it has room for more than HELD_MAX of struct held. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} held_fragments SEC(".maps");
+
 /* ---- Ports and next hops -------------------------------------------------------------------- */
 
 struct {

@@ -26,6 +26,7 @@ const (
 	TraceMapGateway         = "gateway"
 	TraceMapGenerations     = "generations"
 	TraceMapGuards          = "guards"
+	TraceMapHeldFragments   = "held_fragments"
 	TraceMapLegCells        = "leg_cells"
 	TraceMapLocals          = "locals"
 	TraceMapMacs            = "macs"
@@ -142,6 +143,7 @@ type TraceMapSpecs struct {
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
+	HeldFragments *ebpf.MapSpec `ebpf:"held_fragments"`
 	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
 	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
@@ -232,6 +234,7 @@ type TraceMaps struct {
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
 	Guards        *ebpf.Map `ebpf:"guards"`
+	HeldFragments *ebpf.Map `ebpf:"held_fragments"`
 	LegCells      *ebpf.Map `ebpf:"leg_cells"`
 	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
@@ -277,6 +280,7 @@ func (m *TraceMaps) Close() error {
 		m.Gateway,
 		m.Generations,
 		m.Guards,
+		m.HeldFragments,
 		m.LegCells,
 		m.Locals,
 		m.Macs,

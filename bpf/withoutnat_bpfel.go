@@ -26,6 +26,7 @@ const (
 	WithoutNATMapGateway           = "gateway"
 	WithoutNATMapGenerations       = "generations"
 	WithoutNATMapGuards            = "guards"
+	WithoutNATMapHeldFragments     = "held_fragments"
 	WithoutNATMapLegCells          = "leg_cells"
 	WithoutNATMapLocals            = "locals"
 	WithoutNATMapMacs              = "macs"
@@ -81,6 +82,7 @@ const (
 	WithoutNATVarExportEventKind   = "export_event_kind"
 	WithoutNATVarExportFlowState   = "export_flow_state"
 	WithoutNATVarExportHandover    = "export_handover"
+	WithoutNATVarExportHeld        = "export_held"
 	WithoutNATVarExportNatAddress  = "export_nat_address"
 	WithoutNATVarExportNatBitmap   = "export_nat_bitmap"
 	WithoutNATVarExportNatCounter  = "export_nat_counter"
@@ -184,6 +186,7 @@ type WithoutNATMapSpecs struct {
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
+	HeldFragments *ebpf.MapSpec `ebpf:"held_fragments"`
 	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
 	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
@@ -238,6 +241,7 @@ type WithoutNATVariableSpecs struct {
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportHandover    *ebpf.VariableSpec `ebpf:"export_handover"`
+	ExportHeld        *ebpf.VariableSpec `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.VariableSpec `ebpf:"export_nat_address"`
 	ExportNatBitmap   *ebpf.VariableSpec `ebpf:"export_nat_bitmap"`
 	ExportNatCounter  *ebpf.VariableSpec `ebpf:"export_nat_counter"`
@@ -306,6 +310,7 @@ type WithoutNATMaps struct {
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
 	Guards        *ebpf.Map `ebpf:"guards"`
+	HeldFragments *ebpf.Map `ebpf:"held_fragments"`
 	LegCells      *ebpf.Map `ebpf:"leg_cells"`
 	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
@@ -355,6 +360,7 @@ func (m *WithoutNATMaps) Close() error {
 		m.Gateway,
 		m.Generations,
 		m.Guards,
+		m.HeldFragments,
 		m.LegCells,
 		m.Locals,
 		m.Macs,
@@ -410,6 +416,7 @@ type WithoutNATVariables struct {
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportHandover    *ebpf.Variable `ebpf:"export_handover"`
+	ExportHeld        *ebpf.Variable `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.Variable `ebpf:"export_nat_address"`
 	ExportNatBitmap   *ebpf.Variable `ebpf:"export_nat_bitmap"`
 	ExportNatCounter  *ebpf.Variable `ebpf:"export_nat_counter"`

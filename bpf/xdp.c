@@ -20,6 +20,7 @@
 #include "flow.h"
 #include "track.h"
 #include "fragment.h"
+#include "hold.h"
 #include "icmp.h"
 #include "route.h"
 #include "judge.h"
@@ -63,6 +64,7 @@ EXPORT(struct, nat_address);
 EXPORT(struct, nat_counter);
 EXPORT(struct, nat_pass);
 EXPORT(struct, nat_tallies);
+EXPORT(struct, held);
 
 static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
 {
@@ -268,9 +270,13 @@ static __always_inline int go_on(struct xdp_md *ctx, struct packet *p, struct po
 		goto out;
 	}
 	if (unlikely(p->frag)) {
+		bool again = p->frag == FRAG_LATER && comes_again(ctx);
+
 		reason = fragment_known(p);
 		if (p->frag == FRAG_FIRST && reason == REASON_FRAGMENT_NO_FIRST)
 			reason = REASON_NONE;
+		if (!simulate && reason == REASON_FRAGMENT_NO_FIRST && !again && hold(ctx, p))
+			return XDP_DROP;
 		if (reason) {
 			if (reason == REASON_NO_RULE_MATCHED || reason == REASON_DENY ||
 			    reason == REASON_REJECT)

@@ -278,7 +278,9 @@ type XDPGatewayState struct {
 	Flows6       int64
 	Aliases      int64
 	NatPass      uint32
-	Pad          uint32
+	Held         int32
+	HeldMax      int32
+	HeldLost     uint32
 }
 
 type XDPHandover struct {
@@ -297,6 +299,21 @@ type XDPHandover struct {
 	Arrival    uint8
 	Proto      uint8
 	Pad        uint8
+}
+
+type XDPHeld struct {
+	_       structs.HostLayout
+	Src     [4]uint32
+	Dst     [4]uint32
+	Id      uint32
+	Domain  uint16
+	Proto   uint8
+	Family  uint8
+	Group   uint32
+	Ifindex uint32
+	Tick    uint32
+	Length  uint32
+	Frame   [2048]uint8
 }
 
 type XDPLeg struct {
@@ -828,6 +845,7 @@ const (
 	XDPMapGateway           = "gateway"
 	XDPMapGenerations       = "generations"
 	XDPMapGuards            = "guards"
+	XDPMapHeldFragments     = "held_fragments"
 	XDPMapLegCells          = "leg_cells"
 	XDPMapLocals            = "locals"
 	XDPMapMacs              = "macs"
@@ -883,6 +901,7 @@ const (
 	XDPVarExportEventKind   = "export_event_kind"
 	XDPVarExportFlowState   = "export_flow_state"
 	XDPVarExportHandover    = "export_handover"
+	XDPVarExportHeld        = "export_held"
 	XDPVarExportNatAddress  = "export_nat_address"
 	XDPVarExportNatBitmap   = "export_nat_bitmap"
 	XDPVarExportNatCounter  = "export_nat_counter"
@@ -986,6 +1005,7 @@ type XDPMapSpecs struct {
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
+	HeldFragments *ebpf.MapSpec `ebpf:"held_fragments"`
 	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
 	Locals        *ebpf.MapSpec `ebpf:"locals"`
 	Macs          *ebpf.MapSpec `ebpf:"macs"`
@@ -1040,6 +1060,7 @@ type XDPVariableSpecs struct {
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportHandover    *ebpf.VariableSpec `ebpf:"export_handover"`
+	ExportHeld        *ebpf.VariableSpec `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.VariableSpec `ebpf:"export_nat_address"`
 	ExportNatBitmap   *ebpf.VariableSpec `ebpf:"export_nat_bitmap"`
 	ExportNatCounter  *ebpf.VariableSpec `ebpf:"export_nat_counter"`
@@ -1108,6 +1129,7 @@ type XDPMaps struct {
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
 	Guards        *ebpf.Map `ebpf:"guards"`
+	HeldFragments *ebpf.Map `ebpf:"held_fragments"`
 	LegCells      *ebpf.Map `ebpf:"leg_cells"`
 	Locals        *ebpf.Map `ebpf:"locals"`
 	Macs          *ebpf.Map `ebpf:"macs"`
@@ -1157,6 +1179,7 @@ func (m *XDPMaps) Close() error {
 		m.Gateway,
 		m.Generations,
 		m.Guards,
+		m.HeldFragments,
 		m.LegCells,
 		m.Locals,
 		m.Macs,
@@ -1212,6 +1235,7 @@ type XDPVariables struct {
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportHandover    *ebpf.Variable `ebpf:"export_handover"`
+	ExportHeld        *ebpf.Variable `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.Variable `ebpf:"export_nat_address"`
 	ExportNatBitmap   *ebpf.Variable `ebpf:"export_nat_bitmap"`
 	ExportNatCounter  *ebpf.Variable `ebpf:"export_nat_counter"`

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 
@@ -12,6 +13,8 @@ import (
 // Reasons returns how many packets and bytes were dropped, by reason, over all CPUs since Open.
 func (p *Plane) Reasons() (sums [bpf.XDPReasonREASON_LEN]bpf.XDPCounter, err error) {
 	err = p.sumCounters(bpf.XDPMapReasons, sums[:])
+	// Their bytes nobody knows.
+	sums[bpf.XDPReasonREASON_FRAGMENT_NO_FIRST].Packets += uint64(atomic.LoadUint32(&p.mem.gateway[0].HeldLost))
 	return sums, err
 }
 

@@ -78,6 +78,8 @@ type Plane struct {
 	locals map[netip.Prefix]bool // what the map of that name holds
 
 	addresses natAddresses
+
+	held heldCounts
 }
 
 // kernel is what the running kernel offers.

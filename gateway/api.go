@@ -73,20 +73,22 @@ type RuleStatus struct {
 
 // Status is what GET /v1/status answers.
 type Status struct {
-	Version string         `json:"version"`
-	PID     int            `json:"pid"`
-	Started time.Time      `json:"started"`
-	Kernel  string         `json:"kernel"`
-	Config  string         `json:"config"`
-	Start   Inheritance    `json:"start"`   // what it has of the run before
-	Program string         `json:"program"` // tag of the running XDP program
-	Policy  PolicyStatus   `json:"policy"`
-	Differs []FileStatus   `json:"differs"` // files that are not as they were loaded
-	Ports   []PortStatus   `json:"ports"`
-	Table   TableStatus    `json:"table"`
-	Events  EventStatus    `json:"events"`
-	Workers WorkersSummary `json:"workers"`
-	Notes   []string       `json:"notes"` // what runs below its best, and why
+	Version string       `json:"version"`
+	PID     int          `json:"pid"`
+	Started time.Time    `json:"started"`
+	Kernel  string       `json:"kernel"`
+	Config  string       `json:"config"`
+	Start   Inheritance  `json:"start"`   // what it has of the run before
+	Program string       `json:"program"` // tag of the running XDP program
+	Policy  PolicyStatus `json:"policy"`
+	Differs []FileStatus `json:"differs"` // files that are not as they were loaded
+	Ports   []PortStatus `json:"ports"`
+	Table   TableStatus  `json:"table"`
+	// Fragments is what became of later fragments that came before their first.
+	Fragments FragmentStatus `json:"fragments"`
+	Events    EventStatus    `json:"events"`
+	Workers   WorkersSummary `json:"workers"`
+	Notes     []string       `json:"notes"` // what runs below its best, and why
 	// Capture is the one that runs; null if none does.
 	Capture *CaptureStatus `json:"capture"`
 }
@@ -149,6 +151,13 @@ type TableStatus struct {
 	Reopened    uint64 `json:"reopened"` // connections that were over and began anew in the place of their own flow
 	Aged        uint64 `json:"aged"`
 	Killed      uint64 `json:"killed"` // by somebody who asked for it
+}
+
+// FragmentStatus is what became of later fragments that came before their first.
+type FragmentStatus struct {
+	Held     uint64 `json:"held"`     // now
+	Released uint64 `json:"released"` // the first has come
+	Expired  uint64 `json:"expired"`  // it has not, in 1 s
 }
 
 // EventStatus is the events file.

@@ -29,19 +29,20 @@ type reading struct {
 	lastLoadRefused bool
 	loadedAt        int64 // Unix time in ns
 
-	rules   []RuleStatus
-	sets    []SetStatus
-	drops   []Drop
-	passes  []Pass
-	states  [bpf.XDPFlowStateFLOW_STATE_LEN]uint64
-	carried [bpf.XDPFlowStateFLOW_STATE_LEN]uint64 // of states, those of flows that workers carry
-	revoked uint64
-	workers *WorkersStatus
-	nat     []NATRuleStatus
-	table   TableStatus
-	ports   []PortStatus
-	devices []dataplane.DeviceCounters
-	events  EventStatus
+	rules     []RuleStatus
+	sets      []SetStatus
+	drops     []Drop
+	passes    []Pass
+	states    [bpf.XDPFlowStateFLOW_STATE_LEN]uint64
+	carried   [bpf.XDPFlowStateFLOW_STATE_LEN]uint64 // of states, those of flows that workers carry
+	revoked   uint64
+	workers   *WorkersStatus
+	nat       []NATRuleStatus
+	table     TableStatus
+	fragments FragmentStatus
+	ports     []PortStatus
+	devices   []dataplane.DeviceCounters
+	events    EventStatus
 }
 
 // goodFor is for how many times the time that a reading took it is given out again: scrapes never cost
@@ -136,7 +137,7 @@ func (c *collector) readNow() (*reading, error) {
 	g := c.reporter
 	rules := g.rules.Load()
 	r := &reading{
-		version: g.version, kernel: kernelRelease(), started: g.started, problems: g.plane.Problems(),
+		version: g.version, kernel: kernelRelease(), started: g.started, problems: g.plane.Problems(), fragments: g.fragments(),
 		hash: rules.hash(), policyRules: len(rules.Compiled.Order), nextExpiry: rules.Compiled.NextExpiry,
 		filesDiffer:  len(changedFiles(rules)) > 0,
 		loadsApplied: c.loads.applied.Load(), loadsRefused: c.loads.refused.Load(),

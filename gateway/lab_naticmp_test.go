@@ -255,52 +255,6 @@ func fragmentable(t *testing.T, r *rig, to netip.Addr) error {
 	return nil
 }
 
-// Fragments of translated datagrams leave with the outer addresses, in whatever order they come behind the first; one
-// that comes before it is dropped by name.
-func TestLabNATFragments(t *testing.T) {
-	t.Parallel()
-	r := newNATRig(t, "t-lab-ng", natZones+natMasquerade)
-	s := must(r.client.OpenSender("c0"))
-	defer s.Close()
-	for i, orders := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {2, 1, 0}} {
-		for family, server := range r.addresses() {
-			capture := must(r.server.StartCapture("s0", testenv.CaptureOptions{Match: func(frame []byte) bool {
-				p := ipPacket(frame[14:])
-				return frame[12] == 8 && frame[13] == 0 && p.dst() == server || frame[12] == 0x86 && p.dst() == server && p.identification() > 0
-			}}))
-			w := way{srcMAC: must(r.client.MAC("c0")), dstMAC: must(r.gw.MAC("lan")), src: []netip.Addr{client4, client6}[family], dst: server}
-			whole := ipPacket(w.udp(t, 5000+uint16(i), 7, slices.Repeat([]byte("fragment"), 300))[14:])
-			if !whole.six() {
-				whole[5] = byte(77 + i)
-			}
-			pieces := whole.cut(uint32(77+i), 1200)
-			want := 0
-			for n, at := range orders {
-				if at == 0 || slices.Contains(orders[:n], 0) {
-					want++
-				}
-				if err := s.Send(pieces[at].behind(slices.Concat(w.dstMAC, w.srcMAC))); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := capture.Wait(limited(t, 5*time.Second), want); err != nil {
-				t.Errorf("order %v to %s: %v\n%s", orders, server, err, r.tally(t))
-			}
-			if count, err := capture.Stop(); err != nil || count != want {
-				t.Errorf("order %v to %s: %d fragments arrived, %v, want %d", orders, server, count, err, want)
-			}
-			for _, f := range capture.Frames() {
-				if p := ipPacket(f.Data[14:]); p.src() != gwWAN[family] {
-					t.Errorf("order %v: a fragment arrived from %s", orders, p.src())
-				}
-			}
-		}
-	}
-	if n := r.tally(t); n.drops["fragment-no-first"] != 2*(1+2) {
-		t.Errorf("each of three fragments before the first should have been dropped, in both families: %s", n)
-	}
-}
-
 // What a rule keeps is not translated, nor is what no rule names.
 func TestLabNATKept(t *testing.T) {
 	t.Parallel()

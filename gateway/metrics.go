@@ -156,6 +156,14 @@ func gatewayMetrics() []metric {
 		{"softdpu_flows_overflowed_total", "Of the flows created and reopened, those stored outside their groups.", counter, nil,
 			func(r *reading, emit emit) { emit(float64(r.table.Overflowed)) }},
 
+		// Fragments.
+		{"softdpu_fragments_held", "Later fragments that wait for their first.", gauge, nil,
+			func(r *reading, emit emit) { emit(float64(r.fragments.Held)) }},
+		{"softdpu_fragments_released_total", "Held fragments whose first has come.", counter, nil,
+			func(r *reading, emit emit) { emit(float64(r.fragments.Released)) }},
+		{"softdpu_fragments_expired_total", "Held fragments whose first had not come after 1 s: the drop fragment-no-first.", counter, nil,
+			func(r *reading, emit emit) { emit(float64(r.fragments.Expired)) }},
+
 		// Ports.
 		{"softdpu_port_info", "Always 1: how a port runs. Mode is native or generic.", gauge, []string{"port", "device", "driver", "mode", "zone", "peer"},
 			func(r *reading, emit emit) {

@@ -250,6 +250,7 @@ func (r *reporter) status() (*Status, error) {
 	if s.Table, err = r.tableStatus(); err != nil {
 		return nil, err
 	}
+	s.Fragments = r.fragments()
 	nat, err := r.nat()
 	if err != nil {
 		return nil, err
@@ -307,6 +308,8 @@ func (r *reporter) tableStatus() (TableStatus, error) {
 		Reopened: c.Reopened, Aged: aged, Killed: killed,
 	}, nil
 }
+
+func (r *reporter) fragments() FragmentStatus { return FragmentStatus(r.plane.HeldFragments()) }
 
 func kernelRelease() string {
 	var u unix.Utsname

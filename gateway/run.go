@@ -225,6 +225,9 @@ func (g *running) start() error {
 	g.wg.Go(func() {
 		g.again(ctx, "read events", func() error { return g.plane.Events(ctx, g.events.packet) })
 	})
+	g.wg.Go(func() {
+		g.again(ctx, "hold fragments", func() error { return g.plane.HoldFragments(ctx) })
+	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
 	g.wg.Go(func() { g.watchCrew(ctx) })
 	r := &reporter{

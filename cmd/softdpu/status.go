@@ -99,6 +99,9 @@ func writeStatus(w io.Writer, s *gateway.Status, now time.Time, width int) error
 	p.say("Half-open", "%s of %d", bar(t.HalfOpen, t.HalfOpenMax), t.HalfOpenMax)
 	p.say("", "%s", counters("created", t.Created, "aged", t.Aged, "killed", t.Killed, "evicted", t.Evicted, "refused", t.Refused,
 		"revived", t.Revived, "reopened", t.Reopened, "overflowed", t.Overflowed))
+	if f := &s.Fragments; *f != (gateway.FragmentStatus{}) {
+		p.say("Fragments", "before their first: %s", counters("held", f.Held, "released", f.Released, "expired", f.Expired))
+	}
 	p.say("Events", "%s", s.Events.File)
 	p.say("", "%s", counters("written", s.Events.Written, "unlogged", s.Events.Unlogged, "lost", s.Events.Lost))
 
