@@ -10,6 +10,7 @@
 #include "icmp.h"
 #include "judge.h"
 #include "nat.h"
+#include "open.h"
 #include "route.h"
 #include "track.h"
 #include "work.h"

@@ -42,6 +42,9 @@ static __always_inline const struct nat_rule *nat_rule(__u32 id, __u8 family)
 											    NULL;
 }
 
+/* Whether a mapping leads p, which no rule has another destination for, to an end inside: open.h. */
+int admit(struct packet *p);
+
 enum nat_count { NAT_COUNT_FLOW, NAT_COUNT_EXHAUSTED, NAT_COUNT_CONFLICT };
 
 static __always_inline void count_nat(__u32 rule, enum nat_count what)
@@ -156,13 +159,15 @@ __noinline int choose_destination(struct packet *p, __u16 context)
 	const struct nat_rule *r;
 	int reason = REASON_NONE;
 	bool local;
-	__u32 id;
+	__u32 verdict, id;
 
 	if (!p || !s)
 		return REASON_INTERNAL;
 	s->nat.source_rule = s->nat.destination_rule = 0;
 	s->nat.ports = NAT_NO_PORTS;
 	s->nat.port = s->nat.others = 0;
+	if (have_mapping)
+		s->nat.kind = s->nat.mapping = s->nat.mapped = s->nat.admitted = s->nat.hairpin = 0;
 	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
 	__builtin_memcpy(p->out_dst, p->dst, sizeof(p->out_dst));
 	p->out_sport = p->sport;
@@ -175,7 +180,10 @@ __noinline int choose_destination(struct packet *p, __u16 context)
 		local = is_local(p->dst, p->family);
 	}
 	set_key(&s->key, p, false, p->zone, local ? ZONE_HOST : ZONE_NONE, context);
-	id = nat_destinations(&s->key) & VERDICT_RULE_MASK;
+	verdict = nat_destinations(&s->key);
+	if (have_filtering && !verdict)
+		return admit(p);
+	id = verdict & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
 	if (!r)
 		return REASON_NONE;
@@ -239,7 +247,8 @@ static __always_inline __u32 choose_pooled(struct packet *p, const struct nat_ru
 }
 
 /* The element of nat_ports in which a flow takes a port of its address, which is the n-th of its rule. */
-static __always_inline __u32 choose_ports(const struct packet *p, const struct nat_rule *r, __u32 n)
+static __always_inline __u32 choose_ports(const struct packet *p, const struct scratch *s,
+					  const struct nat_rule *r, __u32 n)
 {
 	__u32 class, slice;
 
@@ -253,7 +262,10 @@ static __always_inline __u32 choose_ports(const struct packet *p, const struct n
 		class = NAT_CLASS_ICMP;
 	else
 		return NAT_NO_PORTS;
-	slice = tuple_hash(p, p->out_dst, p->out_src, p->out_dport, p->proto) % NAT_SLICES;
+	if (have_mapping && r->flags & NAT_MAPPING)
+		slice = tuple_hash(p, s->nat.nobody, p->out_src, 0, p->proto) % NAT_SLICES;
+	else
+		slice = tuple_hash(p, p->out_dst, p->out_src, p->out_dport, p->proto) % NAT_SLICES;
 	return r->ports + (n * NAT_CLASSES + class) * NAT_SLICES + slice;
 }
 
@@ -267,7 +279,10 @@ __noinline int choose_source(struct packet *p)
 
 	if (!p || !s)
 		return REASON_INTERNAL;
-	id = nat_sources(&s->key) & VERDICT_RULE_MASK;
+	if (have_filtering && s->nat.hairpin)
+		id = s->nat.destination_rule;
+	else
+		id = nat_sources(&s->key) & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
 	if (r) {
 		kind = r->kind;
@@ -280,6 +295,10 @@ __noinline int choose_source(struct packet *p)
 	}
 	switch (kind) {
 	case NAT_MASQUERADE:
+		if (have_filtering && s->nat.hairpin) {
+			__builtin_memcpy(p->out_src, p->dst, sizeof(p->out_src));
+			break;
+		}
 		reason = choose_address(p);
 		if (reason)
 			return reason;
@@ -297,7 +316,9 @@ __noinline int choose_source(struct packet *p)
 	s->nat.source_rule = id;
 	note_changes(p);
 	if (p->xlat && kind != NAT_PREFIX_SOURCE)
-		s->nat.ports = choose_ports(p, r, n);
+		s->nat.ports = choose_ports(p, s, r, n);
+	if (have_mapping)
+		s->nat.mapping = r->flags & NAT_MAPPING && s->nat.ports != NAT_NO_PORTS;
 	return REASON_NONE;
 }
 
@@ -394,25 +415,6 @@ __noinline int enter_translation(struct packet *p)
 		return conflict(rule);
 	note_changes(p);
 	return reason;
-}
-
-/* The source of a packet that the rules allow, and the flow with its second entry. */
-static __always_inline int open_translated(struct packet *p, struct scratch *s)
-{
-	int reason = choose_source(p);
-
-	if (!reason && p->xlat)
-		reason = enter_translation(p);
-	if (unlikely(s->nat.others))
-		give_others(s);
-	if (!reason)
-		reason = enter_flow(p);
-	if (reason || !p->xlat)
-		return reason;
-	count_nat(s->nat.source_rule, NAT_COUNT_FLOW);
-	if (s->nat.destination_rule != s->nat.source_rule)
-		count_nat(s->nat.destination_rule, NAT_COUNT_FLOW);
-	return REASON_NONE;
 }
 
 #endif

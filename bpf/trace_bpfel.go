@@ -68,7 +68,9 @@ const (
 	TraceVarGroup6Mask    = "group6_mask"
 	TraceVarHalfOpenMax   = "half_open_max"
 	TraceVarHashSeed      = "hash_seed"
+	TraceVarHaveFiltering = "have_filtering"
 	TraceVarHaveMacs      = "have_macs"
+	TraceVarHaveMapping   = "have_mapping"
 	TraceVarHaveMss       = "have_mss"
 	TraceVarHaveNat       = "have_nat"
 	TraceVarHaveWorkers   = "have_workers"
@@ -175,27 +177,29 @@ type TraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
-	DevicesId    *ebpf.VariableSpec `ebpf:"devices_id"`
-	DropEvents   *ebpf.VariableSpec `ebpf:"drop_events"`
-	Epoch        *ebpf.VariableSpec `ebpf:"epoch"`
-	EventRate    *ebpf.VariableSpec `ebpf:"event_rate"`
-	FlowsMax     *ebpf.VariableSpec `ebpf:"flows_max"`
-	ForceStages  *ebpf.VariableSpec `ebpf:"force_stages"`
-	FragmentMask *ebpf.VariableSpec `ebpf:"fragment_mask"`
-	Group4Mask   *ebpf.VariableSpec `ebpf:"group4_mask"`
-	Group6Mask   *ebpf.VariableSpec `ebpf:"group6_mask"`
-	HalfOpenMax  *ebpf.VariableSpec `ebpf:"half_open_max"`
-	HashSeed     *ebpf.VariableSpec `ebpf:"hash_seed"`
-	HaveMacs     *ebpf.VariableSpec `ebpf:"have_macs"`
-	HaveMss      *ebpf.VariableSpec `ebpf:"have_mss"`
-	HaveNat      *ebpf.VariableSpec `ebpf:"have_nat"`
-	HaveWorkers  *ebpf.VariableSpec `ebpf:"have_workers"`
-	NatLayout    *ebpf.VariableSpec `ebpf:"nat_layout"`
-	Netns        *ebpf.VariableSpec `ebpf:"netns"`
-	OverflowMax  *ebpf.VariableSpec `ebpf:"overflow_max"`
-	Simulate     *ebpf.VariableSpec `ebpf:"simulate"`
-	SocketsId    *ebpf.VariableSpec `ebpf:"sockets_id"`
-	StripeBits   *ebpf.VariableSpec `ebpf:"stripe_bits"`
+	DevicesId     *ebpf.VariableSpec `ebpf:"devices_id"`
+	DropEvents    *ebpf.VariableSpec `ebpf:"drop_events"`
+	Epoch         *ebpf.VariableSpec `ebpf:"epoch"`
+	EventRate     *ebpf.VariableSpec `ebpf:"event_rate"`
+	FlowsMax      *ebpf.VariableSpec `ebpf:"flows_max"`
+	ForceStages   *ebpf.VariableSpec `ebpf:"force_stages"`
+	FragmentMask  *ebpf.VariableSpec `ebpf:"fragment_mask"`
+	Group4Mask    *ebpf.VariableSpec `ebpf:"group4_mask"`
+	Group6Mask    *ebpf.VariableSpec `ebpf:"group6_mask"`
+	HalfOpenMax   *ebpf.VariableSpec `ebpf:"half_open_max"`
+	HashSeed      *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering *ebpf.VariableSpec `ebpf:"have_filtering"`
+	HaveMacs      *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping   *ebpf.VariableSpec `ebpf:"have_mapping"`
+	HaveMss       *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveNat       *ebpf.VariableSpec `ebpf:"have_nat"`
+	HaveWorkers   *ebpf.VariableSpec `ebpf:"have_workers"`
+	NatLayout     *ebpf.VariableSpec `ebpf:"nat_layout"`
+	Netns         *ebpf.VariableSpec `ebpf:"netns"`
+	OverflowMax   *ebpf.VariableSpec `ebpf:"overflow_max"`
+	Simulate      *ebpf.VariableSpec `ebpf:"simulate"`
+	SocketsId     *ebpf.VariableSpec `ebpf:"sockets_id"`
+	StripeBits    *ebpf.VariableSpec `ebpf:"stripe_bits"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -307,27 +311,29 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
-	DevicesId    *ebpf.Variable `ebpf:"devices_id"`
-	DropEvents   *ebpf.Variable `ebpf:"drop_events"`
-	Epoch        *ebpf.Variable `ebpf:"epoch"`
-	EventRate    *ebpf.Variable `ebpf:"event_rate"`
-	FlowsMax     *ebpf.Variable `ebpf:"flows_max"`
-	ForceStages  *ebpf.Variable `ebpf:"force_stages"`
-	FragmentMask *ebpf.Variable `ebpf:"fragment_mask"`
-	Group4Mask   *ebpf.Variable `ebpf:"group4_mask"`
-	Group6Mask   *ebpf.Variable `ebpf:"group6_mask"`
-	HalfOpenMax  *ebpf.Variable `ebpf:"half_open_max"`
-	HashSeed     *ebpf.Variable `ebpf:"hash_seed"`
-	HaveMacs     *ebpf.Variable `ebpf:"have_macs"`
-	HaveMss      *ebpf.Variable `ebpf:"have_mss"`
-	HaveNat      *ebpf.Variable `ebpf:"have_nat"`
-	HaveWorkers  *ebpf.Variable `ebpf:"have_workers"`
-	NatLayout    *ebpf.Variable `ebpf:"nat_layout"`
-	Netns        *ebpf.Variable `ebpf:"netns"`
-	OverflowMax  *ebpf.Variable `ebpf:"overflow_max"`
-	Simulate     *ebpf.Variable `ebpf:"simulate"`
-	SocketsId    *ebpf.Variable `ebpf:"sockets_id"`
-	StripeBits   *ebpf.Variable `ebpf:"stripe_bits"`
+	DevicesId     *ebpf.Variable `ebpf:"devices_id"`
+	DropEvents    *ebpf.Variable `ebpf:"drop_events"`
+	Epoch         *ebpf.Variable `ebpf:"epoch"`
+	EventRate     *ebpf.Variable `ebpf:"event_rate"`
+	FlowsMax      *ebpf.Variable `ebpf:"flows_max"`
+	ForceStages   *ebpf.Variable `ebpf:"force_stages"`
+	FragmentMask  *ebpf.Variable `ebpf:"fragment_mask"`
+	Group4Mask    *ebpf.Variable `ebpf:"group4_mask"`
+	Group6Mask    *ebpf.Variable `ebpf:"group6_mask"`
+	HalfOpenMax   *ebpf.Variable `ebpf:"half_open_max"`
+	HashSeed      *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering *ebpf.Variable `ebpf:"have_filtering"`
+	HaveMacs      *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping   *ebpf.Variable `ebpf:"have_mapping"`
+	HaveMss       *ebpf.Variable `ebpf:"have_mss"`
+	HaveNat       *ebpf.Variable `ebpf:"have_nat"`
+	HaveWorkers   *ebpf.Variable `ebpf:"have_workers"`
+	NatLayout     *ebpf.Variable `ebpf:"nat_layout"`
+	Netns         *ebpf.Variable `ebpf:"netns"`
+	OverflowMax   *ebpf.Variable `ebpf:"overflow_max"`
+	Simulate      *ebpf.Variable `ebpf:"simulate"`
+	SocketsId     *ebpf.Variable `ebpf:"sockets_id"`
+	StripeBits    *ebpf.Variable `ebpf:"stripe_bits"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.

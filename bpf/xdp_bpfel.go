@@ -35,7 +35,8 @@ type XDPAlias4 struct {
 	DestinationRule uint32
 	Created         uint32
 	Port            uint16
-	Pad             [62]uint8
+	Mapped          uint8
+	Pad             [61]uint8
 }
 
 type XDPAlias6 struct {
@@ -50,7 +51,8 @@ type XDPAlias6 struct {
 	DestinationRule uint32
 	Created         uint32
 	Port            uint16
-	Pad             [142]uint8
+	Mapped          uint8
+	Pad             [141]uint8
 }
 
 type XDPBuiltinRule uint32
@@ -225,7 +227,8 @@ const (
 	XDPFlowStateFLOW_CLOSED       XDPFlowState = 7
 	XDPFlowStateFLOW_REPLIED      XDPFlowState = 8
 	XDPFlowStateFLOW_ALIAS        XDPFlowState = 9
-	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 10
+	XDPFlowStateFLOW_MAPPING      XDPFlowState = 10
+	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 11
 )
 
 type XDPFragment struct {
@@ -652,6 +655,28 @@ type XDPScratch struct {
 		Gone4  XDPFlow4Key
 		Alias6 XDPFlow6Key
 		Gone6  XDPFlow6Key
+		Opened struct {
+			_       structs.HostLayout
+			Flags   uint64
+			Rule    uint32
+			State   uint32
+			Hash    uint32
+			Side    uint32
+			Context uint16
+			From    uint8
+			To      uint8
+			Stages  uint8
+			Pad     [3]uint8
+		}
+		Remote     [4]uint32
+		Nobody     [4]uint32
+		RemotePort uint16
+		Kind       uint8
+		Mapping    uint8
+		Mapped     uint8
+		Admitted   uint8
+		Hairpin    uint8
+		Outside    uint8
 	}
 	Bytes [520]uint8
 }
@@ -871,7 +896,9 @@ const (
 	XDPVarGroup6Mask        = "group6_mask"
 	XDPVarHalfOpenMax       = "half_open_max"
 	XDPVarHashSeed          = "hash_seed"
+	XDPVarHaveFiltering     = "have_filtering"
 	XDPVarHaveMacs          = "have_macs"
+	XDPVarHaveMapping       = "have_mapping"
 	XDPVarHaveMss           = "have_mss"
 	XDPVarHaveNat           = "have_nat"
 	XDPVarHaveWorkers       = "have_workers"
@@ -1025,7 +1052,9 @@ type XDPVariableSpecs struct {
 	Group6Mask        *ebpf.VariableSpec `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering     *ebpf.VariableSpec `ebpf:"have_filtering"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping       *ebpf.VariableSpec `ebpf:"have_mapping"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveNat           *ebpf.VariableSpec `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
@@ -1192,7 +1221,9 @@ type XDPVariables struct {
 	Group6Mask        *ebpf.Variable `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering     *ebpf.Variable `ebpf:"have_filtering"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping       *ebpf.Variable `ebpf:"have_mapping"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
 	HaveNat           *ebpf.Variable `ebpf:"have_nat"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`
