@@ -135,8 +135,12 @@ __noinline int miss_translated(struct xdp_md *ctx, struct packet *p, struct port
 	reason = may_open(p);
 	context = identity(ctx);
 	s->nat.destination_rule = 0;
+	if (have_filtering)
+		s->nat.undecided = 0;
 	if (!reason && !(port->flags & PORT_INLINE) && !is_group_address(p))
 		reason = choose_destination(p, context);
+	if (have_filtering && !reason && s->nat.undecided)
+		reason = admit(p);
 	if (!reason)
 		reason = route(ctx, p, port);
 	if (reason)

@@ -53,17 +53,6 @@ static __noinline FLOW *F(used)(const KEY *key, __u32 hash, __u32 tick)
 	return f;
 }
 
-/* Makes the entry that scratch->opening is about, of the key in scratch. */
-static __always_inline int F(insert_mapping)(struct packet *p, struct scratch *s, bool *made)
-{
-	int result = F(insert)(&s->F(key), &s->opening, p, s);
-
-	*made = result != INSERT_EXISTS;
-	if (result == INSERT_EVICTED)
-		let_go(p, s);
-	return after_insert(result, false);
-}
-
 /* What scratch->opening says of the entry of the key in scratch. */
 static __always_inline void F(set_mapping)(struct scratch *s, __u32 side)
 {
@@ -72,48 +61,25 @@ static __always_inline void F(set_mapping)(struct scratch *s, __u32 side)
 	s->opening.hash = F(hash)(&s->F(key));
 }
 
-/* Gives p, whose other end nobody is while this runs, the port of its mapping, which is made if there is
- * none. */
-static __noinline int F(map_source)(struct packet *p, struct scratch *s)
+/* Gives p the port of its mapping, if that is there. */
+static __always_inline int F(find_mapping)(struct packet *p, struct scratch *s)
 {
-	__u32 side = F(mapping_key)(&s->F(key), p->src, p->sport, p->out_src, p->proto,
-				    s->nat.source_rule);
-	bool made = true;
-	int reason;
 	FLOW *f;
 
-	F(set_mapping)(s, side);
-	f = F(used)(&s->F(key), s->opening.hash, p->tick);
-	if (f) {
-		p->out_sport = f->leg[side & 1].xlat_port;
-		return REASON_NONE;
-	}
-	reason = enter_with_port(p, s);
-	if (reason)
-		return reason;
-	note_changes(p);
-	reason = F(insert_mapping)(p, s, &made);
-	if (!reason && made)
-		return REASON_NONE;
-	F(free_alias)(&s->nat.F(alias), &s->F(key));
-	if (reason)
-		return reason;
+	F(set_mapping)
+	(s, F(mapping_key)(&s->F(key), p->src, p->sport, p->out_src, p->proto, s->nat.source_rule));
 	f = F(used)(&s->F(key), s->opening.hash, p->tick);
 	if (!f)
-		return REASON_FLOW_GONE;
-	p->out_sport = f->leg[side & 1].xlat_port;
-	return REASON_NONE;
+		return FIND_NONE;
+	p->out_sport = f->leg[s->opening.side & 1].xlat_port;
+	return FIND_FLOW;
 }
 
-/* Notes that the end inside of p, which is not translated while this runs, sends to the other one. */
-static __noinline int F(enter_peer)(struct packet *p, struct scratch *s)
+/* Looks for what an end inside sends to, which is noted already. */
+static __always_inline int F(find_peer)(struct packet *p, struct scratch *s)
 {
-	bool made;
-
-	F(set_mapping)
-	(s, F(peer_key)(&s->F(key), p->src, p->sport, s->nat.remote, p->proto));
-	return F(used)(&s->F(key), s->opening.hash, p->tick) ? REASON_NONE :
-							       F(insert_mapping)(p, s, &made);
+	F(set_mapping)(s, F(peer_key)(&s->F(key), p->src, p->sport, s->nat.remote, p->proto));
+	return F(used)(&s->F(key), s->opening.hash, p->tick) ? FIND_FLOW : FIND_NONE;
 }
 
 /* Whether the end inside of a mapping has sent to the source of p. */

@@ -42,9 +42,6 @@ static __always_inline const struct nat_rule *nat_rule(__u32 id, __u8 family)
 											    NULL;
 }
 
-/* Whether a mapping leads p, which no rule has another destination for, to an end inside: open.h. */
-int admit(struct packet *p);
-
 enum nat_count { NAT_COUNT_FLOW, NAT_COUNT_EXHAUSTED, NAT_COUNT_CONFLICT };
 
 static __always_inline void count_nat(__u32 rule, enum nat_count what)
@@ -167,7 +164,7 @@ __noinline int choose_destination(struct packet *p, __u16 context)
 	s->nat.ports = NAT_NO_PORTS;
 	s->nat.port = s->nat.others = 0;
 	if (have_mapping)
-		s->nat.kind = s->nat.mapping = s->nat.mapped = s->nat.admitted = s->nat.hairpin = 0;
+		s->nat.kind = s->nat.mapped = s->nat.admitted = s->nat.hairpin = 0;
 	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
 	__builtin_memcpy(p->out_dst, p->dst, sizeof(p->out_dst));
 	p->out_sport = p->sport;
@@ -181,8 +178,8 @@ __noinline int choose_destination(struct packet *p, __u16 context)
 	}
 	set_key(&s->key, p, false, p->zone, local ? ZONE_HOST : ZONE_NONE, context);
 	verdict = nat_destinations(&s->key);
-	if (have_filtering && !verdict)
-		return admit(p);
+	if (have_filtering)
+		s->nat.undecided = !verdict;
 	id = verdict & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
 	if (!r)
@@ -269,6 +266,16 @@ static __always_inline __u32 choose_ports(const struct packet *p, const struct s
 	return r->ports + (n * NAT_CLASSES + class) * NAT_SLICES + slice;
 }
 
+/* Whether the port is to be that of a mapping. */
+static __always_inline void note_mapping(struct scratch *s, const struct nat_rule *r)
+{
+	if (!(r->flags & NAT_MAPPING) || s->nat.ports == NAT_NO_PORTS)
+		return;
+	s->nat.mapped |= MAPPED_SOURCE;
+	if (r->flags & NAT_FILTER_ADDRESS)
+		s->nat.mapped |= MAPPED_PEER;
+}
+
 /* Asks the rules for sources about a packet that the policy allows, by the key in scratch. */
 __noinline int choose_source(struct packet *p)
 {
@@ -318,7 +325,7 @@ __noinline int choose_source(struct packet *p)
 	if (p->xlat && kind != NAT_PREFIX_SOURCE)
 		s->nat.ports = choose_ports(p, s, r, n);
 	if (have_mapping)
-		s->nat.mapping = r->flags & NAT_MAPPING && s->nat.ports != NAT_NO_PORTS;
+		note_mapping(s, r);
 	return REASON_NONE;
 }
 

@@ -11,6 +11,7 @@
 #define FAMILY 6
 #include "mapping.h"
 
+/* Whether a mapping leads p, for whose destination no rule is, to an end inside. */
 __noinline int admit(struct packet *p)
 {
 	struct scratch *s = scratch();
@@ -44,23 +45,17 @@ __noinline int choose_hairpin(struct packet *p)
 	return REASON_NONE;
 }
 
-/* The port of the flow that p opens is that of a mapping, which is made if it is not there. */
-__noinline int enter_mapping(struct packet *p)
+/* Gives the flow that p opens the port of its mapping, if that is there. Else what makes one is in scratch,
+ * and until finish_mapping() p's other end is nobody. */
+__noinline int find_mapping(struct packet *p)
 {
 	struct scratch *s = scratch();
-	const struct nat_rule *r;
-	int reason;
-	__u8 mapped;
 
 	if (!p || !s)
 		return REASON_INTERNAL;
 	if (!((p->out_src[0] ^ p->out_dst[0]) | (p->out_src[1] ^ p->out_dst[1]) |
 	      (p->out_src[2] ^ p->out_dst[2]) | (p->out_src[3] ^ p->out_dst[3])))
-		return REASON_NONE; /* it is refused for that */
-	r = nat_rule(s->nat.source_rule, p->family);
-	if (!r)
-		return REASON_INTERNAL;
-	mapped = s->nat.mapped;
+		return conflict(s->nat.source_rule);
 	__builtin_memcpy(&s->nat.opened, &s->opening, sizeof(s->opening));
 	__builtin_memcpy(s->nat.remote, p->out_dst, sizeof(s->nat.remote));
 	s->nat.remote_port = p->out_dport;
@@ -69,19 +64,86 @@ __noinline int enter_mapping(struct packet *p)
 	s->opening.state = FLOW_MAPPING;
 	s->opening.stages = 0;
 	s->nat.kind = KEY_MAPPING;
-	s->nat.mapped = 0; /* its own alias keeps nothing alive */
-	reason = p->family == 4 ? map_source4(p, s) : map_source6(p, s);
+	return p->family == 4 ? find_mapping4(p, s) : find_mapping6(p, s);
+}
+
+/* Makes the entry that scratch->opening is about, of the key in scratch. FIND_NONE: another CPU has. */
+static __always_inline int insert_mapping(struct packet *p, struct scratch *s)
+{
+	int result = p->family == 4 ? insert4(&s->key4, &s->opening, p, s) :
+				      insert6(&s->key6, &s->opening, p, s);
+
+	if (result == INSERT_EVICTED)
+		let_go(p, s);
+	return result == INSERT_EXISTS ? FIND_NONE : after_insert(result, false);
+}
+
+/* Chooses a port and makes the mapping's alias. */
+__noinline int enter_mapping_alias(struct packet *p)
+{
+	struct scratch *s = scratch();
+	__u8 mapped;
+	int reason;
+
+	if (!p || !s)
+		return REASON_INTERNAL;
+	mapped = s->nat.mapped;
+	s->nat.mapped = 0; /* it keeps nothing alive */
+	reason = enter_with_port(p, s);
+	s->nat.mapped = mapped;
 	if (reason == REASON_NAT_EXHAUSTED)
 		count_nat(s->nat.source_rule, NAT_COUNT_EXHAUSTED);
+	note_changes(p);
+	return reason;
+}
+
+/* Makes the mapping behind its alias. */
+__noinline int enter_mapping(struct packet *p)
+{
+	struct scratch *s = scratch();
+	int reason;
+
+	if (!p || !s)
+		return REASON_INTERNAL;
+	reason = insert_mapping(p, s);
+	if (!reason)
+		return REASON_NONE;
+	if (p->family == 4)
+		free_alias4(&s->nat.alias4, &s->key4);
+	else
+		free_alias6(&s->nat.alias6, &s->key6);
+	if (reason != FIND_NONE)
+		return reason;
+	reason = p->family == 4 ? find_mapping4(p, s) : find_mapping6(p, s);
+	return reason == FIND_NONE ? REASON_FLOW_GONE : reason;
+}
+
+/* Notes that the opener of p's flow sends to its other end. */
+__noinline int enter_peer(struct packet *p)
+{
+	struct scratch *s = scratch();
+	int reason;
+
+	if (!p || !s)
+		return REASON_INTERNAL;
+	reason = p->family == 4 ? find_peer4(p, s) : find_peer6(p, s);
+	if (reason == FIND_FLOW)
+		return REASON_NONE;
+	p->xlat = 0; /* it is not translated */
+	reason = insert_mapping(p, s);
+	return reason == FIND_NONE ? REASON_NONE : reason;
+}
+
+/* The flow goes on with the port that its mapping has. */
+__noinline int finish_mapping(struct packet *p)
+{
+	struct scratch *s = scratch();
+
+	if (!p || !s)
+		return REASON_INTERNAL;
 	if (unlikely(s->nat.others))
 		give_others(s);
 	s->nat.others = 0;
-	s->nat.mapped = mapped | MAPPED_SOURCE;
-	if (!reason && r->flags & NAT_FILTER_ADDRESS) {
-		s->nat.mapped |= MAPPED_PEER;
-		p->xlat = 0;
-		reason = p->family == 4 ? enter_peer4(p, s) : enter_peer6(p, s);
-	}
 	__builtin_memcpy(&s->opening, &s->nat.opened, sizeof(s->opening));
 	__builtin_memcpy(p->out_dst, s->nat.remote, sizeof(p->out_dst));
 	p->out_dport = s->nat.remote_port;
@@ -89,7 +151,22 @@ __noinline int enter_mapping(struct packet *p)
 	s->nat.port = 0;
 	s->nat.kind = KEY_FLOW;
 	note_changes(p);
-	return reason;
+	return REASON_NONE;
+}
+
+/* The source port of the flow that p opens, by a mapping. A refused packet may leave one without a flow. */
+static __always_inline int map_source(struct packet *p, struct scratch *s)
+{
+	int reason = find_mapping(p);
+
+	if (reason == FIND_NONE) {
+		reason = enter_mapping_alias(p);
+		if (!reason)
+			reason = enter_mapping(p);
+	}
+	if (!reason && s->nat.mapped & MAPPED_PEER)
+		reason = enter_peer(p);
+	return reason ? reason : finish_mapping(p);
 }
 
 /* The mapping by which the flow that p has opened came in is used. */
@@ -115,8 +192,8 @@ static __always_inline int open_translated(struct packet *p, struct scratch *s)
 		reason = choose_hairpin(p);
 	if (!reason)
 		reason = choose_source(p);
-	if (have_mapping && !reason && s->nat.mapping)
-		reason = enter_mapping(p);
+	if (have_mapping && !reason && s->nat.mapped & MAPPED_SOURCE)
+		reason = map_source(p, s);
 	if (!reason && p->xlat)
 		reason = enter_translation(p);
 	if (unlikely(s->nat.others))

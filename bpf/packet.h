@@ -158,8 +158,8 @@ struct nat_choice {
 	__be32 remote[4], nobody[4]; /* the other end meanwhile, and always 0 */
 	__be16 remote_port;
 	__u8 kind; /* KEY_* of the second entry */
-	__u8 mapping; /* the source is to be that of a mapping */
 	__u8 mapped; /* MAPPED_* */
+	__u8 undecided; /* no rule is about the destination */
 	__u8 admitted; /* the opener sends to a mapping ... */
 	__u8 hairpin; /* ... and is behind the same rule itself */
 	__u8 outside; /* zone to which the mapping of the destination leads */

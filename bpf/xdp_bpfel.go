@@ -672,8 +672,8 @@ type XDPScratch struct {
 		Nobody     [4]uint32
 		RemotePort uint16
 		Kind       uint8
-		Mapping    uint8
 		Mapped     uint8
+		Undecided  uint8
 		Admitted   uint8
 		Hairpin    uint8
 		Outside    uint8

@@ -33,6 +33,7 @@ type life struct {
 	// Of the generations published, while the state still tells of the maps before.
 	numbers json.RawMessage
 	nat     bool
+	maps    bool
 }
 
 // Numbers returns what the latest generation of an earlier run, in the network namespace of the calling
@@ -63,13 +64,13 @@ func (p *Plane) SetNumbers(numbers json.RawMessage) error {
 // runs on: until commit, new ones are not those that a run after a failure finds.
 func (l *life) publish(g *Generation) error {
 	if l.taken || l.directory == "" {
-		return l.state.publish(g.Epoch, g.Numbers, g.NAT != nil)
+		return l.state.publish(g.Epoch, g.Numbers, g.NAT != nil, g.NAT.Maps())
 	}
 	if g.Numbers != nil {
 		l.numbers = g.Numbers
 	}
-	l.nat = l.nat || g.NAT != nil
-	return l.state.publish(g.Epoch, nil, false)
+	l.nat, l.maps = l.nat || g.NAT != nil, l.maps || g.NAT.Maps()
+	return l.state.publish(g.Epoch, nil, false, false)
 }
 
 // openLife finds what there is. p.ns and p.nl are open.
@@ -179,7 +180,7 @@ func (p *Plane) commit() error {
 		s.Convert = l.number
 	}
 	if !l.taken {
-		s.Numbers, s.NAT = l.numbers, l.nat
+		s.Numbers, s.NAT, s.Mappings = l.numbers, l.nat, l.maps
 	}
 	if err := p.savePorts(); err != nil {
 		return err

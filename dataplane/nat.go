@@ -13,7 +13,8 @@ import (
 
 // nat is what a plane knows of translation.
 type nat struct {
-	may bool // flows may be translated; publishing is held
+	may  bool // flows may be translated; publishing is held
+	maps bool // there may be mappings, and flows that came in by them; publishing is held
 
 	// natMu is held, to read or to write.
 	shown *natTables                   // of the generation in force; nil: it translates nothing
@@ -183,7 +184,7 @@ func (n *natTables) close() {
 // setNAT prepares a spec for what a generation translates, and adds its tables to the maps that its programs
 // share with others. Programs that never meet a translated flow have nothing of it.
 func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables, shared map[string]*ebpf.Map) error {
-	have := p.nat.may || g.NAT != nil
+	have, maps, filters := p.nat.may || g.NAT != nil, p.nat.maps || g.NAT.Maps(), g.NAT.Filters()
 	if nat != nil {
 		for name, m := range nat.maps {
 			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
@@ -191,15 +192,21 @@ func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables,
 	}
 	for name, value := range map[string]any{
 		bpf.XDPVarHaveNat: boolByte(have), bpf.XDPVarNatLayout: g.Epoch,
+		bpf.XDPVarHaveMapping: boolByte(maps), bpf.XDPVarHaveFiltering: boolByte(filters),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set constant %s: %w", name, err)
 		}
 	}
-	if have {
-		return nil
+	switch {
+	case !have:
+		return withoutNAT(spec)
+	case !maps:
+		return withoutMapping(spec)
+	case !filters:
+		return withoutFiltering(spec)
 	}
-	return withoutNAT(spec)
+	return nil
 }
 
 // pipes are the ACLs of a generation by the functions that they replace, in the order in which their set

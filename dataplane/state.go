@@ -35,6 +35,8 @@ type state struct {
 	Indices   map[string]uint32 `json:"indices,omitempty"` // of the interfaces that ports have, by port
 	// NAT says that flows in the maps may be translated: programs without translation could not read them.
 	NAT bool `json:"nat,omitempty"`
+	// Mappings says that some of them may be endpoint-independent mappings, or have come in by one.
+	Mappings bool `json:"mappings,omitempty"`
 	// PickUp is until when TCP is picked up without its SYN: a grace outlives the run that began it.
 	PickUp time.Time `json:"pick_up,omitzero"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
@@ -121,11 +123,11 @@ func (s *state) save() error {
 }
 
 // publish remembers an epoch that is about to be in force, what its numbers mean, unless that is nil, and
-// that it translates.
-func (s *state) publish(epoch uint32, numbers json.RawMessage, nat bool) error {
+// that it translates, and with mappings.
+func (s *state) publish(epoch uint32, numbers json.RawMessage, nat, mappings bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Epoch, s.NAT = epoch, s.NAT || nat
+	s.Epoch, s.NAT, s.Mappings = epoch, s.NAT || nat, s.Mappings || mappings
 	if numbers != nil {
 		s.Numbers = numbers
 	}

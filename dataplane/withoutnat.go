@@ -16,15 +16,42 @@ var natFunctions = []string{
 	"translate_headers", "translate_error", "pass_translated", "guard_translated",
 }
 
+// mappingFunctions are those that only endpoint-independent mapping calls, filteringFunctions those that only
+// its filtering does.
+var (
+	mappingFunctions   = []string{"enter_mapping"}
+	filteringFunctions = []string{"admit", "choose_hairpin", "keep_destination"}
+)
+
 // withoutNAT takes translation out of the programs of a spec whose have_nat is 0: the functions that only it
 // calls, and each reading of the constant. What is behind that constant the kernel leaves out itself.
 func withoutNAT(spec *ebpf.CollectionSpec) error {
-	have := spec.Variables[bpf.XDPVarHaveNat]
+	if err := without(spec, bpf.XDPVarHaveNat, natFunctions); err != nil {
+		return err
+	}
+	return withoutMapping(spec)
+}
+
+// withoutMapping does so with endpoint-independent mapping and its filtering, have_mapping and have_filtering.
+func withoutMapping(spec *ebpf.CollectionSpec) error {
+	if err := without(spec, bpf.XDPVarHaveMapping, mappingFunctions); err != nil {
+		return err
+	}
+	return withoutFiltering(spec)
+}
+
+func withoutFiltering(spec *ebpf.CollectionSpec) error {
+	return without(spec, bpf.XDPVarHaveFiltering, filteringFunctions)
+}
+
+// without takes out what is behind a constant that is 0.
+func without(spec *ebpf.CollectionSpec, constant string, functions []string) error {
+	have := spec.Variables[constant]
 	if have == nil {
-		return fmt.Errorf("take out translation: the program object has no constant %s: it does not fit this binary", bpf.XDPVarHaveNat)
+		return fmt.Errorf("take out translation: the program object has no constant %s: it does not fit this binary", constant)
 	}
 	for name, prog := range spec.Programs {
-		if err := flowtable.DropFunctions(prog, natFunctions...); err != nil {
+		if err := flowtable.DropFunctions(prog, functions...); err != nil {
 			return fmt.Errorf("take translation out of %s: %w", name, err)
 		}
 		foldZero(prog.Instructions, have)

@@ -15,7 +15,7 @@ import (
 )
 
 // natSources are the files of bpf/ that hold nothing but translation.
-var natSources = []string{"alias.h", "nat.h", "pass.h", "ports.h", "translate.h"}
+var natSources = []string{"alias.h", "mapping.h", "nat.h", "open.h", "pass.h", "ports.h", "translate.h"}
 
 // specOf returns the object with all programs but the dispatchers, translation switched on or off.
 func specOf(t *testing.T, translates bool) *ebpf.CollectionSpec {

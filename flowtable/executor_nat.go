@@ -10,12 +10,6 @@ import (
 // Translation, docs/PACKET-PATH.md section 15: what the nat rules make of the packet that opens a flow, and
 // how the packets of a flow find what was made of theirs.
 
-// Flags of a nat rule (abi.h: NAT_*).
-const (
-	natHairpin      = 0x01
-	natByConnection = 0x02
-)
-
 // leaving returns the tuple with which the packet leaves.
 func (w *work) leaving() *Tuple {
 	if w.xlat != 0 {
