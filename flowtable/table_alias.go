@@ -18,6 +18,7 @@ type aliasOpening struct {
 	ports uint32 // element of the nat_ports that are set, in which outer's source port is taken; or natNoPorts
 
 	sourceRule, destinationRule uint32
+	mapped                      uint8  // MAPPED_*
 	now                         uint32 // tick
 
 	left ended // a flow that gave way to the alias; set by createAlias
@@ -40,6 +41,7 @@ type alias struct {
 	source, destination uint32 // rules
 	created             uint32 // tick
 	port                uint16
+	mapped              uint8
 }
 
 // isAlias and isFlow say what stands in a slot with this word.
@@ -58,6 +60,7 @@ func (e *entry) alias() alias {
 			target: flowKey{family: 4, v4: a.Target},
 			ports:  atomic.LoadUint32(&a.Ports), layout: atomic.LoadUint32(&a.Layout),
 			source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port,
+			mapped: a.Mapped,
 		}
 	}
 	a := e.alias6()
@@ -65,6 +68,7 @@ func (e *entry) alias() alias {
 		target: flowKey{family: 6, v6: a.Target},
 		ports:  atomic.LoadUint32(&a.Ports), layout: atomic.LoadUint32(&a.Layout),
 		source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port,
+		mapped: a.Mapped,
 	}
 }
 
@@ -76,6 +80,9 @@ func (e *entry) outer() (Tuple, bool) {
 	}
 	o := e.opener()
 	t := e.tuple(o)
+	if t.Kind == KeyMapping {
+		t.Domain = 0 // which was the nat rule's
+	}
 	if e.flow4 != nil {
 		t.Src, t.Dst = addr4(e.flow4.Xlat[o]), addr4(e.flow4.Xlat[o^1])
 	} else {
@@ -174,11 +181,13 @@ func (t *Table) fillAlias(e *entry, k *flowKey, a *aliasOpening) {
 		*e.alias4() = bpf.XDPAlias4{
 			Key: k.v4, Word: WordBusy | generation, Hash: t.hash(a.target), Ports: a.ports, Target: a.target.v4,
 			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port,
+			Mapped: a.mapped,
 		}
 	} else {
 		*e.alias6() = bpf.XDPAlias6{
 			Key: k.v6, Word: WordBusy | generation, Hash: t.hash(a.target), Ports: a.ports, Target: a.target.v6,
 			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port,
+			Mapped: a.mapped,
 		}
 	}
 	atomic.StoreUint64(&e.core.Word, uint64(bpf.XDPFlowStateFLOW_ALIAS)|hiOpened(k.sender)|generation)

@@ -8,6 +8,9 @@ func (t *Table) Translated(fn func(source, destination uint32)) {
 		if !isAlias(word) {
 			continue
 		}
+		if k := e.key(); k.kind() != KeyFlow {
+			continue
+		}
 		if a := e.alias(); e.word()>>WordGenerationBit == word>>WordGenerationBit {
 			fn(a.source, a.destination)
 		}

@@ -21,6 +21,7 @@ const (
 	flowTimeWait    = bpf.XDPFlowStateFLOW_TIME_WAIT
 	flowClosed      = bpf.XDPFlowStateFLOW_CLOSED
 	flowReplied     = bpf.XDPFlowStateFLOW_REPLIED
+	flowMapping     = bpf.XDPFlowStateFLOW_MAPPING // no connection: docs/PACKET-PATH.md, section 15.11
 )
 
 // A ledger knows what every rule counted. The count of a rule is spread over three places: what XDP
