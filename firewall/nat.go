@@ -45,6 +45,8 @@ type NATRule struct {
 	Kind         NATKind
 	Pool         flowtable.AddrRange // NATSource
 	Ports        flowtable.U16Range  // NATMasquerade, NATSource and, for hairpin, NATDestination: what source ports it chooses among
+	Mapping      bool                // NATMasquerade, NATSource: an end leaves as the same port, whoever the other end is
+	Filtering    NATFiltering        // with Mapping: who else may send there; "": nobody
 	Servers      []NATServer         // NATDestination, all of one family
 	ByConnection bool                // NATDestination, spread: connection; else by source address
 	Hairpin      bool                // NATDestination: flows from the zone of the server are masqueraded too
@@ -90,7 +92,7 @@ func (r *NATRule) family() uint8 {
 // Text writes what the rule does in one line, as in "dnat to 10.20.1.5:8080".
 func (r *NATRule) Text() string {
 	if r.Kind == NATKeep || r.Kind == NATMasquerade && r.Ports == defaultNATPorts {
-		return string(r.Kind)
+		return string(r.Kind) + r.mappingDetail()
 	}
 	return string(r.Kind) + " " + r.detail(list(r.Servers, NATServer.text))
 }
@@ -100,12 +102,12 @@ func (r *NATRule) detail(servers string) string {
 	ports := "ports " + portText(r.Ports)
 	switch r.Kind {
 	case NATMasquerade:
-		return ports
+		return ports + r.mappingDetail()
 	case NATSource:
 		if r.Ports == defaultNATPorts {
-			return "to " + addressText(r.Pool)
+			return "to " + addressText(r.Pool) + r.mappingDetail()
 		}
-		return "to " + addressText(r.Pool) + " " + ports
+		return "to " + addressText(r.Pool) + " " + ports + r.mappingDetail()
 	case NATDestination:
 		text := "to " + servers
 		if r.ByConnection {
@@ -210,9 +212,11 @@ func (l *loader) natKind(r *NATRule, n *Node, f map[string]*Node) {
 	switch r.Kind {
 	case NATMasquerade:
 		l.natPorts(r, v["ports"])
+		l.natMapping(r, v)
 	case NATSource:
 		l.natPool(r, value, v["addresses"])
 		l.natPorts(r, v["ports"])
+		l.natMapping(r, v)
 	case NATDestination:
 		l.natServers(r, value, v)
 	case NATPrefix:

@@ -22,6 +22,8 @@ type NATRuleInfo struct {
 	Family       uint8  // 4 or 6
 	Destinations bool   // of the list that is asked for destinations, else for sources
 	Gone         bool   // of an earlier policy: flows may still bear it
+	Mapping      string // of a rule that chooses ports: the words of its keys; else ""
+	Filtering    string
 	Description  string
 	Owner        string
 }
@@ -56,6 +58,7 @@ func (c *compiler) natRules() {
 		}
 		parts = append(parts, of...)
 	}
+	c.sharedPorts(parts)
 	c.numberNAT(parts)
 	if len(parts) == 0 {
 		return
@@ -73,7 +76,7 @@ func (c *compiler) natRules() {
 			c.out.NATSources = append(c.out.NATSources, p.entries...)
 		}
 	}
-	if len(c.out.NATDestinations) > 0 {
+	if len(c.out.NATDestinations) > 0 || b.out.Filters() {
 		c.out.NATDestinations = append(c.natExempt(), c.out.NATDestinations...)
 	}
 	c.out.NAT = b.out
@@ -85,8 +88,9 @@ func (c *compiler) natRules() {
 	c.lintNAT(parts)
 }
 
-// natExempt makes the entries that answer before all nat rules for destinations, and with none: what the
-// gateway's configuration names as its management must not be cut off, nor the gateway's own DHCP.
+// natExempt makes the entries that answer before all nat rules for destinations and before all mappings, and
+// with none: what the gateway's configuration names as its management must not be cut off, nor the gateway's
+// own DHCP.
 func (c *compiler) natExempt() []flowtable.ACLEntry {
 	exempt := slices.Clone(c.builtin.dhcp)
 	if !c.opts.Management.Override {
@@ -94,7 +98,7 @@ func (c *compiler) natExempt() []flowtable.ACLEntry {
 	}
 	exempt = slices.DeleteFunc(exempt, func(e flowtable.ACLEntry) bool { return e.To == flowtable.Zones{} })
 	for i := range exempt {
-		exempt[i].Verdict = 0
+		exempt[i].Verdict = flowtable.Verdict(0, uint32(bpf.XDPActionACTION_ALLOW), 0) // no rule, and yet an answer
 	}
 	return exempt
 }
@@ -220,11 +224,11 @@ func (b *natBuilder) rule(p *natPart) {
 	switch r.Kind {
 	case NATMasquerade:
 		kind = bpf.XDPNatKindNAT_MASQUERADE
-		rule.Ports = b.ports(r, 1)
+		rule.Ports, rule.Flags = b.ports(r, 1), r.natFlags()
 	case NATSource:
 		kind = bpf.XDPNatKindNAT_SOURCE
 		rule.Address, rule.Addresses = natWords(r.Pool.First), uint32(addressCount(r.Pool))
-		rule.Ports = b.ports(r, int(rule.Addresses))
+		rule.Ports, rule.Flags = b.ports(r, int(rule.Addresses)), r.natFlags()
 	case NATDestination:
 		kind = bpf.XDPNatKindNAT_DESTINATION
 		if r.Hairpin {
@@ -251,10 +255,13 @@ func (b *natBuilder) rule(p *natPart) {
 	b.out.Rules[p.id] = rule
 }
 
-// Flags of a nat_rule (abi.h: NAT_HAIRPIN, NAT_BY_CONNECTION).
+// Flags of a nat_rule (abi.h: NAT_*).
 const (
-	natHairpin      = 0x01
-	natByConnection = 0x02
+	natHairpin       = 0x01
+	natByConnection  = 0x02
+	natMapping       = 0x04
+	natFilterAny     = 0x08
+	natFilterAddress = 0x10
 )
 
 // Elements of nat_ports that each address has (abi.h: NAT_CLASSES, NAT_SLICES).

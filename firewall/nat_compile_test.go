@@ -33,7 +33,7 @@ func (c *Compiled) ask(destinations bool, from, to uint8, proto uint8, src, dst 
 	if list == nil {
 		return "", 0
 	}
-	id := list.Classify(&k, nil)
+	id := list.Classify(&k, nil) & (maxRules - 1)
 	if id != 0 && (c.NATRules[id].Destinations != destinations || c.NATRules[id].Family != k.Family) {
 		return fmt.Sprintf("%+v", c.NATRules[id]), id
 	}

@@ -40,7 +40,7 @@ func (c *compiler) numberNAT(parts []natPart) {
 		r := &c.policy.NAT[p.rule]
 		info := NATRuleInfo{
 			Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Kind: r.Kind, Text: r.Text(), Family: p.family,
-			Destinations: p.destinations, Description: r.Description, Owner: r.Owner,
+			Destinations: p.destinations, Mapping: r.MappingText(), Filtering: r.FilteringText(), Description: r.Description, Owner: r.Owner,
 		}
 		n, old := known[info.key()]
 		if !old {

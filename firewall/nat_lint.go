@@ -15,6 +15,7 @@ func (c *compiler) lintNAT(parts []natPart) {
 		c.shadowedNAT(parts)
 	}
 	for i := range c.policy.NAT {
+		c.lintFiltering(&c.policy.NAT[i], i, parts)
 		switch r := &c.policy.NAT[i]; r.Kind {
 		case NATSource:
 			c.lintPool(r, r.Pool)
