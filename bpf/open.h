@@ -63,6 +63,8 @@ __noinline int find_mapping(struct packet *p)
 	p->out_dport = 0;
 	s->opening.state = FLOW_MAPPING;
 	s->opening.stages = 0;
+	if (have_filtering && s->nat.hairpin)
+		s->opening.to = s->nat.outside;
 	s->nat.kind = KEY_MAPPING;
 	return p->family == 4 ? find_mapping4(p, s) : find_mapping6(p, s);
 }

@@ -46,10 +46,13 @@ func (e *Executor) createMapping(w *work, m *Tuple, a *aliasOpening) bpf.XDPReas
 // enterMapping makes an entry in the state FLOW_MAPPING, and reports false if there is no place. Outer is nil
 // if it has no alias.
 func (e *Executor) enterMapping(w *work, m, outer *Tuple) bool {
-	k := keyOf(m)
+	k, to := keyOf(m), w.to
+	if w.hairpin {
+		to = w.outside
+	}
 	_, left, ok := e.cfg.Table.create(&k, &opening{
 		state: bpf.XDPFlowStateFLOW_MAPPING, flags: hiOpened(k.sender), epoch: e.cfg.Epoch, rule: w.rule, now: w.tick,
-		from: w.zone, to: w.to, context: e.identity(w), outer: outer,
+		from: w.zone, to: to, context: e.identity(w), outer: outer,
 	})
 	e.Counters.credit(&left)
 	return ok

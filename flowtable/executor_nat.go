@@ -185,9 +185,9 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	if n == nil || w.inline() || w.to == ZoneHost {
 		return a, false, reasonNone
 	}
-	hairpin := w.admitted && e.behind(w)
+	w.hairpin = w.admitted && e.behind(w)
 	id, rule := w.destinationRule, (*bpf.XDPNatRule)(nil)
-	if hairpin {
+	if w.hairpin {
 		rule = &n.Rules[id]
 	} else {
 		id, rule, _ = e.ask(n.Sources, w, w.to)
@@ -202,7 +202,7 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	out, number, chooses, ok := *w.leaving(), uint32(0), false, true
 	switch kind {
 	case bpf.XDPNatKindNAT_MASQUERADE:
-		if chooses = true; hairpin {
+		if chooses = true; w.hairpin {
 			out.Src = w.tuple.Dst
 		} else if out.Src, ok = e.deviceAddress(w); !ok {
 			w.sourceRule = id

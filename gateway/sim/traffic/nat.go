@@ -64,9 +64,9 @@ func (w *author) natRule() string {
 	case 0:
 		what = "keep: true"
 	case 1, 2, 3:
-		what = "masquerade: {" + w.natPorts("") + "}"
+		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.mapping(), ", ") + "}"
 	case 4, 5:
-		what = "snat: {addresses: " + w.pool(family) + w.natPorts(", ") + "}"
+		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.mapping() + "}"
 	case 6, 7, 8:
 		to = w.natDestination(family)
 		what, service = w.dnat(family)
@@ -116,12 +116,21 @@ func (w *author) natService() string {
 }
 
 // natPorts writes which ports a rule chooses among, few of them now and then.
-func (w *author) natPorts(separator string) string {
+func (w *author) natPorts() string {
 	if !chance(w.r, 3) {
 		return ""
 	}
 	first := 1024 + w.r.IntN(60000)
-	return fmt.Sprintf("%sports: %d-%d", separator, first, first+[]int{0, 3, 15, 200, 4000}[w.r.IntN(5)])
+	return fmt.Sprintf(", ports: %d-%d", first, first+[]int{0, 3, 15, 200, 4000}[w.r.IntN(5)])
+}
+
+// mapping writes what a rule that chooses ports says of mappings: all of a stream have them or none, since they
+// share addresses.
+func (w *author) mapping() string {
+	if !w.maps {
+		return w.one("", ", mapping: address-and-port-dependent, filtering: address-and-port-dependent")
+	}
+	return ", mapping: endpoint-independent" + w.one("", ", filtering: endpoint-independent", ", filtering: endpoint-independent", ", filtering: address-dependent")
 }
 
 func (w *author) pool(family uint8) string {
@@ -222,14 +231,14 @@ func (w *author) usualRules() []string {
 	few := w.r.IntN(60000) + 1024
 	for i := range w.segments {
 		if s := &w.segments[i]; s.peer == -1 {
-			all = append(all, fmt.Sprintf("{name: few%d, from: any, to: %s, service: [udp, icmp, icmpv6], masquerade: {ports: %d-%d}}", i, s.zone, few, few+2))
+			all = append(all, fmt.Sprintf("{name: few%d, from: any, to: %s, service: [udp, icmp, icmpv6], masquerade: {ports: %d-%d%s}}", i, s.zone, few, few+2, w.mapping()))
 			break
 		}
 	}
 	all = append(all, w.toGateway())
 	for i, zone := range w.zones {
 		if slices.ContainsFunc(w.segments, func(s segment) bool { return s.zone == zone && s.peer == -1 }) {
-			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {}}", i, zone))
+			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {%s}}", i, zone, strings.TrimPrefix(w.mapping(), ", ")))
 		}
 	}
 	return all
