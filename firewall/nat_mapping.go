@@ -16,16 +16,16 @@ const (
 	FilterNone       NATFiltering = "endpoint-independent"       // everybody
 )
 
-// Words of mapping.
+// What an end inside leaves as, in words (RFC 4787, section 4.1).
 const (
-	mapEndpoint = "endpoint-independent"
-	mapFlow     = "address-and-port-dependent"
+	MapEndpoint = "endpoint-independent"       // one port for all its flows
+	MapFlow     = "address-and-port-dependent" // each flow has its own
 )
 
 // natMapping reads what an end leaves as, and who may send there.
 func (l *loader) natMapping(r *NATRule, f map[string]*Node) {
 	if v := f["mapping"]; v != nil {
-		r.Mapping = l.Choice(v, "mapping", mapEndpoint, mapFlow) == mapEndpoint
+		r.Mapping = l.Choice(v, "mapping", MapEndpoint, MapFlow) == MapEndpoint
 	}
 	v := f["filtering"]
 	if v == nil {
@@ -37,7 +37,7 @@ func (l *loader) natMapping(r *NATRule, f map[string]*Node) {
 	}
 	if r.Filtering != "" && !r.Mapping {
 		l.Fail(v.Pos.Errorf("filtering %s needs a port that is the same for every destination", r.Filtering).
-			WithHint("add mapping: %s, or take filtering out", mapEndpoint))
+			WithHint("add mapping: %s, or take filtering out", MapEndpoint))
 	}
 }
 
@@ -47,9 +47,9 @@ func (r *NATRule) MappingText() string {
 	case r.Kind != NATMasquerade && r.Kind != NATSource:
 		return ""
 	case r.Mapping:
-		return mapEndpoint
+		return MapEndpoint
 	}
-	return mapFlow
+	return MapFlow
 }
 
 // FilteringText is the word for who may send there; "" of a rule that chooses no port.
@@ -68,7 +68,7 @@ func (r *NATRule) mappingDetail() string {
 	if !r.Mapping {
 		return ""
 	}
-	text := ", mapping " + mapEndpoint
+	text := ", mapping " + MapEndpoint
 	if r.Filtering != "" {
 		text += ", filtering " + string(r.Filtering)
 	}
@@ -101,7 +101,7 @@ func (c *compiler) sharedPorts(parts []natPart) {
 				continue
 			}
 			told[pair] = true
-			c.fail(b.KindPos.Errorf("nat rules %q and %q choose among the same addresses and ports, and only one with mapping: %s", a.Name, b.Name, mapEndpoint).
+			c.fail(b.KindPos.Errorf("nat rules %q and %q choose among the same addresses and ports, and only one with mapping: %s", a.Name, b.Name, MapEndpoint).
 				WithHint("give both the same mapping, or ports that do not meet; the other is in %s", a.Pos))
 		}
 	}

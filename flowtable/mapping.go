@@ -123,17 +123,3 @@ func (t *Table) touch(of Tuple, seen uint32) {
 		}
 	}
 }
-
-// Mappings calls fn with the id of the nat rule of every mapping, in no order.
-func (t *Table) Mappings(fn func(rule uint32)) {
-	for e := range t.entries() {
-		word := e.word()
-		if !isAlias(word) {
-			continue
-		}
-		k := e.key()
-		if a := e.alias(); k.kind() == KeyMapping && e.word()>>WordGenerationBit == word>>WordGenerationBit {
-			fn(a.source)
-		}
-	}
-}

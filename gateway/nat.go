@@ -44,6 +44,9 @@ type NATRuleStatus struct {
 	// quarter of the remote ends.
 	FullestPercent float64 `json:"fullest_percent"`
 	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
+	Mapping        string  `json:"mapping"`    // of rules that choose ports: as their keys say; else ""
+	Filtering      string  `json:"filtering"`  // likewise
+	Mappings       uint64  `json:"mappings"`   // that there are now, of endpoint-independent mapping
 	Gone           bool    `json:"gone"`       // of an earlier policy: it translates the flows that it has, and no new ones
 	Description    string  `json:"description,omitempty"`
 	Owner          string  `json:"owner,omitempty"`
@@ -123,7 +126,7 @@ func (r *reporter) nat() (*NATStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	flows, err := r.ledger.translated(rules.natNames())
+	flows, mappings, err := r.ledger.translated(rules.natNames())
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +141,7 @@ func (r *reporter) nat() (*NATStatus, error) {
 		out := NATRuleStatus{
 			Name: info.Name, Kind: string(info.Kind), Text: info.Text, File: info.File, Line: info.Line,
 			Flows: flows[info.Name], Opened: c.Flows, Exhausted: c.Exhausted, Conflicts: c.Conflicts,
+			Mapping: info.Mapping, Filtering: info.Filtering, Mappings: mappings[info.Name],
 			Description: info.Description, Owner: info.Owner,
 		}
 		for _, id := range ids {
@@ -152,7 +156,7 @@ func (r *reporter) nat() (*NATStatus, error) {
 	for i := range s.Rules {
 		if r := &s.Rules[i]; r.Gone {
 			c := counted[r.Name]
-			r.Opened, r.Exhausted, r.Conflicts = c.Flows, c.Exhausted, c.Conflicts
+			r.Opened, r.Exhausted, r.Conflicts, r.Mappings = c.Flows, c.Exhausted, c.Conflicts, mappings[r.Name]
 		}
 	}
 	return s, nil
@@ -242,18 +246,24 @@ func NATNotes(rules []NATRuleStatus) (notes []string) {
 	return notes
 }
 
-// translated counts the flows that are translated now, by the name of their rules. Names are by id.
-func (l *ledger) translated(names []string) (map[string]uint64, error) {
-	flows := make(map[string]uint64)
+// translated counts the flows that are translated now, and the mappings, by the name of their rules. Names are by
+// id.
+func (l *ledger) translated(names []string) (flows, mappings map[string]uint64, err error) {
+	flows, mappings = make(map[string]uint64), make(map[string]uint64)
 	if atomic.LoadInt64(&l.table.State().Aliases) <= 0 {
-		return flows, nil
+		return flows, mappings, nil
 	}
-	count := func(source, destination uint32) {
-		of := [2]string{}
-		for i, id := range [2]uint32{source, destination} {
-			if int(id) < len(names) {
-				of[i] = names[id]
-			}
+	name := func(id uint32) string {
+		if int(id) < len(names) {
+			return names[id]
+		}
+		return ""
+	}
+	count := func(source, destination uint32, mapping bool) {
+		of := [2]string{name(source), name(destination)}
+		if mapping {
+			mappings[of[0]]++
+			return
 		}
 		if of[0] != "" {
 			flows[of[0]]++
@@ -265,11 +275,11 @@ func (l *ledger) translated(names []string) (map[string]uint64, error) {
 	l.table.Translated(count)
 	flows4, flows6, err := l.plane.Overflow()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	beside, err := overflowTable(flows4, flows6)
 	if err == nil && beside != nil {
 		beside.Translated(count)
 	}
-	return flows, err
+	return flows, mappings, err
 }

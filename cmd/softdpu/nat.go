@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/gateway"
 )
 
@@ -17,7 +19,8 @@ func newNATCommand(env *Env) *cobra.Command {
 		Short: "List what the running gateway translates, and how full its addresses are",
 		Long: `List the nat rules of the running gateway in order of evaluation. FLOWS counts the connections that a rule
 translates now, OPENED those since the gateway's start, EXHAUSTED and CONFLICTS those that were refused
-because no port was free, or because the translation was another connection's. PORTS counts the source
+because no port was free, or because the translation was another connection's. MAPPINGS, where a rule
+has mapping: endpoint-independent, counts the addresses and ports inside that have one outside. PORTS counts the source
 ports in use; FULLEST is the share of them that is in use where it is largest: of one address, protocol
 and quarter of the remote ends, where the next connection would find none. EXHAUSTED and CONFLICTS count
 each attempt: a client that sends its SYN again is counted again. Last stand rules that the policy has no
@@ -52,7 +55,14 @@ shown by 'softdpu flows'.`,
 }
 
 func natTable(rules []gateway.NATRuleStatus) *table {
-	t := newTable("RULE", "WHAT", ">FLOWS", ">OPENED", ">EXHAUSTED", ">CONFLICTS", ">PORTS", "FULLEST", "WHERE")
+	head := []string{"RULE", "WHAT", ">FLOWS", ">OPENED", ">EXHAUSTED", ">CONFLICTS", ">PORTS", "FULLEST", "WHERE"}
+	maps := slices.ContainsFunc(rules, func(r gateway.NATRuleStatus) bool {
+		return r.Mapping == firewall.MapEndpoint || r.Mappings > 0
+	})
+	if maps {
+		head = slices.Insert(head, 3, ">MAPPINGS")
+	}
+	t := newTable(head...)
 	for i := range rules {
 		r := &rules[i]
 		fullest := "-"
@@ -63,8 +73,11 @@ func natTable(rules []gateway.NATRuleStatus) *table {
 		if r.Gone {
 			what, where = r.Kind, "gone"
 		}
-		t.add(r.Name, what, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts), count(r.PortsUsed), fullest,
-			where)
+		row := []any{r.Name, what, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts), count(r.PortsUsed), fullest, where}
+		if maps {
+			row = slices.Insert(row, 3, any(count(r.Mappings)))
+		}
+		t.add(row...)
 	}
 	return t
 }
