@@ -287,7 +287,7 @@ __noinline int choose_source(struct packet *p)
 	if (!p || !s)
 		return REASON_INTERNAL;
 	if (have_filtering && s->nat.hairpin)
-		id = s->nat.destination_rule;
+		id = s->nat.hairpin;
 	else
 		id = nat_sources(&s->key) & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);

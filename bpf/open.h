@@ -27,19 +27,27 @@ __noinline int admit(struct packet *p)
 	return REASON_NONE;
 }
 
-/* Whether the opener of a flow that comes in by a mapping is behind the mapping's rule itself, and sends to
- * its own side of it. Leaves what other rules are asked in scratch. */
+/* The rule that the opener of a flow that comes in by a mapping is behind itself, if it sends to its own side
+ * of that. Where masquerading leads to is known only of what it wrote. Leaves what other rules are asked in
+ * scratch. */
 __noinline int choose_hairpin(struct packet *p)
 {
 	struct scratch *s = scratch();
+	const struct nat_rule *r, *mapped;
+	__u32 id;
 
 	if (!p || !s)
 		return REASON_INTERNAL;
 	p->xlat &= ~XLAT_INSIDE;
 	if (p->zone != s->nat.outside) {
 		set_key(&s->key, p, false, p->zone, s->nat.outside, s->opening.context);
-		s->nat.hairpin =
-			(nat_sources(&s->key) & VERDICT_RULE_MASK) == s->nat.destination_rule;
+		id = nat_sources(&s->key) & VERDICT_RULE_MASK;
+		r = nat_rule(id, p->family);
+		mapped = nat_rule(s->nat.destination_rule, p->family);
+		if (r && mapped &&
+		    (r->kind == NAT_SOURCE ||
+		     (r->kind == NAT_MASQUERADE && mapped->kind == NAT_MASQUERADE)))
+			s->nat.hairpin = id;
 	}
 	set_key(&s->key, p, false, p->zone, p->to, s->opening.context);
 	return REASON_NONE;

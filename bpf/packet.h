@@ -155,13 +155,13 @@ struct nat_choice {
 	struct flow6_key alias6, gone6;
 	/* Of mappings, section 15.11: */
 	struct opening opened; /* of the flow, while its mapping is made */
+	__u32 hairpin; /* rule that the opener, who sends to a mapping, is behind itself; 0 = none */
 	__be32 remote[4], nobody[4]; /* the other end meanwhile, and always 0 */
 	__be16 remote_port;
 	__u8 kind; /* KEY_* of the second entry */
 	__u8 mapped; /* MAPPED_* */
 	__u8 undecided; /* no rule is about the destination */
-	__u8 admitted; /* the opener sends to a mapping ... */
-	__u8 hairpin; /* ... and is behind the same rule itself */
+	__u8 admitted; /* the opener sends to a mapping */
 	__u8 outside; /* zone to which the mapping of the destination leads */
 };
 

@@ -668,6 +668,7 @@ type XDPScratch struct {
 			Stages  uint8
 			Pad     [3]uint8
 		}
+		Hairpin    uint32
 		Remote     [4]uint32
 		Nobody     [4]uint32
 		RemotePort uint16
@@ -675,8 +676,8 @@ type XDPScratch struct {
 		Mapped     uint8
 		Undecided  uint8
 		Admitted   uint8
-		Hairpin    uint8
 		Outside    uint8
+		_          [5]byte
 	}
 	Bytes [520]uint8
 }

@@ -51,7 +51,7 @@ type work struct {
 	sourceRule, destinationRule uint32                               // nat rules that translate it; of NAT_KEEP: none
 	admitted                    bool                                 // it is sent to a mapping, which lets it in
 	outside                     uint8                                // zone to which that mapping leads
-	hairpin                     bool                                 // the sender is behind that mapping's rule itself
+	hairpin                     uint32                               // rule that the sender is behind itself, of those who send to a mapping; 0: none
 	kept                        struct{ source, destination uint32 } // nat rules that say NAT_KEEP
 }
 

@@ -47,7 +47,7 @@ func (e *Executor) createMapping(w *work, m *Tuple, a *aliasOpening) bpf.XDPReas
 // if it has no alias.
 func (e *Executor) enterMapping(w *work, m, outer *Tuple) bool {
 	k, to := keyOf(m), w.to
-	if w.hairpin {
+	if w.hairpin != 0 {
 		to = w.outside
 	}
 	_, left, ok := e.cfg.Table.create(&k, &opening{
@@ -92,12 +92,24 @@ func (e *Executor) admit(w *work) {
 	w.translate(&out, 0)
 }
 
-// behind reports whether the opener of a flow that comes in by a mapping is behind the mapping's rule itself,
-// and sends to its own side of it.
-func (e *Executor) behind(w *work) bool {
+// behind returns the rule that the opener of a flow that comes in by a mapping is behind itself, if it sends to
+// its own side of that, and 0 if it is behind none. Where masquerading leads to is known only of what it wrote.
+func (e *Executor) behind(w *work) uint32 {
 	if w.zone == w.outside {
-		return false
+		return 0
 	}
-	id, _, _ := e.ask(e.cfg.NAT.Sources, w, w.outside)
-	return id == w.destinationRule
+	id, rule, _ := e.ask(e.cfg.NAT.Sources, w, w.outside)
+	if rule == nil {
+		return 0
+	}
+	masquerades := bpf.XDPNatKind(e.cfg.NAT.Rules[w.destinationRule].Kind) == bpf.XDPNatKindNAT_MASQUERADE
+	switch bpf.XDPNatKind(rule.Kind) {
+	case bpf.XDPNatKindNAT_SOURCE:
+		return id
+	case bpf.XDPNatKindNAT_MASQUERADE:
+		if masquerades {
+			return id
+		}
+	}
+	return 0
 }

@@ -185,11 +185,11 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	if n == nil || w.inline() || w.to == ZoneHost {
 		return a, false, reasonNone
 	}
-	w.hairpin = w.admitted && e.behind(w)
-	id, rule := w.destinationRule, (*bpf.XDPNatRule)(nil)
-	if w.hairpin {
-		rule = &n.Rules[id]
-	} else {
+	if w.admitted {
+		w.hairpin = e.behind(w)
+	}
+	id, rule := w.hairpin, &n.Rules[w.hairpin]
+	if id == 0 {
 		id, rule, _ = e.ask(n.Sources, w, w.to)
 	}
 	kind := bpf.XDPNatKindNAT_NONE
@@ -202,7 +202,7 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	out, number, chooses, ok := *w.leaving(), uint32(0), false, true
 	switch kind {
 	case bpf.XDPNatKindNAT_MASQUERADE:
-		if chooses = true; w.hairpin {
+		if chooses = true; w.hairpin != 0 {
 			out.Src = w.tuple.Dst
 		} else if out.Src, ok = e.deviceAddress(w); !ok {
 			w.sourceRule = id

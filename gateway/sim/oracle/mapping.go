@@ -168,12 +168,8 @@ func (o *Oracle) admits(p *packet) *Mapping {
 	if m == nil {
 		return nil
 	}
-	i := slices.IndexFunc(o.policy.NAT, func(r firewall.NATRule) bool { return r.Name == m.Rule })
-	if i < 0 {
-		return nil
-	}
-	r := &o.policy.NAT[i]
-	if r.Kind == firewall.NATSource && r.Pool.First.Is4() != p.is4() {
+	r := o.ruleOf(m)
+	if r == nil || r.Kind == firewall.NATSource && r.Pool.First.Is4() != p.is4() {
 		return nil
 	}
 	switch r.Filtering {
@@ -195,14 +191,24 @@ func (m *Mapping) inside(op Opening) Opening {
 	return op
 }
 
-// hairpin returns the rule of the mapping if the opener is behind it itself and sends to its own side of it.
+// hairpin returns the rule that the opener is behind itself, if it sends to a mapping on its own side of that.
 func (o *Oracle) hairpin(m *Mapping, op Opening) *firewall.NATRule {
 	if m == nil || op.From == m.To {
 		return nil
 	}
 	op.To = m.To
-	if r := o.sourceRule(op); r != nil && r.Name == m.Rule {
-		return r
+	r := o.sourceRule(op)
+	if r == nil || r.Kind != firewall.NATSource && (r.Kind != firewall.NATMasquerade || o.ruleOf(m).Kind != firewall.NATMasquerade) {
+		return nil
 	}
-	return nil
+	return r
+}
+
+// ruleOf returns the policy's rule of a mapping, nil if there is none.
+func (o *Oracle) ruleOf(m *Mapping) *firewall.NATRule {
+	i := slices.IndexFunc(o.policy.NAT, func(r firewall.NATRule) bool { return r.Name == m.Rule })
+	if i < 0 {
+		return nil
+	}
+	return &o.policy.NAT[i]
 }
