@@ -168,6 +168,7 @@ enum flow_state {
 	FLOW_CLOSED, /* RST */
 	FLOW_REPLIED, /* UDP, ICMP, other: both sides have spoken */
 	FLOW_ALIAS, /* no flow: the other tuple of a translated one (struct alias4, alias6) */
+	FLOW_MAPPING, /* no connection: what an end inside leaves as, or whom it has sent to (KEY_*) */
 	FLOW_STATE_LEN
 };
 
@@ -182,18 +183,25 @@ enum flow_state {
 #define WORD_FLAG_BUSY (1ull << 13) /* with state FLOW_FREE: a creator is filling the slot */
 #define WORD_FLAG_READY \
 	(1ull << 14) /* the worker has done with it: each leg moves up when it can */
+#define WORD_FLAG_INSIDE \
+	(1ull << 15) /* opened through a mapping: rules judge the end inside, not its outer tuple */
 #define WORD_L7_SHIFT 16
 #define WORD_GEN_SHIFT 32
 
 /* Key: endpoints in canonical order, `lo` the numerically lower address. ICMP and ICMPv6 queries
  * have the identifier as the requester's port and 0 as the other's, so a request from the other end
  * is another flow. Protocols without ports have 0 for both. */
+#define KEY_FLOW 0 /* of packets */
+/* Of an end inside and the address outside that it has by a nat rule: the rule's id is in the port of that,
+ * and above in the domain. Of the alias: that address and port, and nobody (0, port 0). */
+#define KEY_MAPPING 1
+#define KEY_PEER 2 /* of an end inside and the address of somebody to whom it has sent, port 0 */
 struct flow4_key {
 	__be32 lo, hi;
 	__be16 lo_port, hi_port;
 	__u16 domain; /* routing domain: 0 routed; inline pair n: n << 12 | VLAN */
 	__u8 proto;
-	__u8 kind; /* 0 */
+	__u8 kind; /* KEY_* */
 };
 
 struct flow6_key {

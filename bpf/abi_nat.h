@@ -7,6 +7,7 @@
 #define XLAT_SRC 0x01 /* source address or port */
 #define XLAT_DST 0x02 /* destination address or port */
 #define XLAT_REPLY 0x04 /* it was found by the alias of its flow */
+#define XLAT_INSIDE 0x08 /* while it is judged: by the destination that it leaves to */
 
 /* A translated flow's second entry, in a slot of the same table: its key is what the other side sees, in
  * canonical order, and the flow is found by `target`. State FLOW_ALIAS; WORD_FLAG_HI_OPENED says that `hi`
@@ -22,7 +23,8 @@ struct alias4 {
 	__u32 source_rule, destination_rule; /*  52: of nat_rules, 0 = none */
 	__u32 created; /*  60: tick */
 	__u16 port; /*  64: taken in nat_ports, host order */
-	__u16 pad0; /*  66 */
+	__u8 mapped; /*  66: MAPPED_* */
+	__u8 pad0; /*  67 */
 	__u32 tally; /*  68: 1 + place in nat_tallies where it counts, 0 = nowhere */
 	__u8 pad[56]; /*  72 */
 };
@@ -37,10 +39,16 @@ struct alias6 {
 	__u32 source_rule, destination_rule; /* 100 */
 	__u32 created; /* 108 */
 	__u16 port; /* 112 */
-	__u16 pad0; /* 114 */
+	__u8 mapped; /* 114 */
+	__u8 pad0; /* 115 */
 	__u32 tally; /* 116 */
 	__u8 pad[136]; /* 120 */
 };
+
+/* What lives at least as long as the flow of an alias. docs/PACKET-PATH.md, section 15.12. */
+#define MAPPED_SOURCE 0x01 /* the mapping by which its opener leaves */
+#define MAPPED_PEER 0x02 /* that its opener has sent to its other end */
+#define MAPPED_DESTINATION 0x04 /* the mapping by which its opener came in */
 
 /* What a nat rule does with the end of a flow that it is about. */
 enum nat_kind {
@@ -57,6 +65,11 @@ enum nat_kind {
 	0x01 /* of NAT_DESTINATION: flows from the zone of the server are masqueraded too */
 #define NAT_BY_CONNECTION \
 	0x02 /* of NAT_DESTINATION: servers are chosen by source and port, not by source */
+
+/* Of NAT_MASQUERADE and NAT_SOURCE: */
+#define NAT_MAPPING 0x04 /* an end leaves as the same address and port, whoever the other end is */
+#define NAT_FILTER_ANY 0x08 /* with NAT_MAPPING: everybody may send there */
+#define NAT_FILTER_ADDRESS 0x10 /* with NAT_MAPPING: every host may to which the end has sent */
 
 /* One nat rule, by its id. */
 struct nat_rule {

@@ -225,6 +225,8 @@ static __noinline void F(set_alias_key)(const struct packet *p, struct scratch *
 
 	o->side = F(key_of)(&s->nat.F(alias), p->out_src, p->out_dst, p->out_sport, p->out_dport,
 			    p->proto, p->domain);
+	if (have_mapping)
+		s->nat.F(alias).kind = s->nat.kind;
 	o->hash = F(hash)(&s->nat.F(alias));
 	o->flags = o->side ? WORD_FLAG_HI_OPENED : 0;
 	o->state = FLOW_ALIAS;

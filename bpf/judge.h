@@ -193,13 +193,21 @@ static __always_inline __u16 query(const struct packet *p)
 }
 
 /* What the rules are asked about the opening packet of p's flow: p itself, or its mirror image if the
- * opener is the other end. They know original tuples alone. */
+ * opener is the other end. They know original tuples alone, but of what comes in through a mapping. */
 static __always_inline void set_key(struct classify_key *key, const struct packet *p, bool mirrored,
 				    __u8 from, __u8 to, __u16 context)
 {
 	bool reply = have_nat && p->xlat & XLAT_REPLY;
 	const __be32 *src = reply ? p->out_src : p->src, *dst = reply ? p->out_dst : p->dst;
 	__be16 sport = reply ? p->out_sport : p->sport, dport = reply ? p->out_dport : p->dport;
+
+	if (have_mapping && p->xlat & XLAT_INSIDE) {
+		/* the end inside as itself, on its packets too, and the other one as itself */
+		src = p->src;
+		sport = p->sport;
+		dst = p->out_dst;
+		dport = p->out_dport;
+	}
 
 	set_address(&key->src_hi, &key->src_lo, mirrored ? dst : src, p->family);
 	set_address(&key->dst_hi, &key->dst_lo, mirrored ? src : dst, p->family);
@@ -301,7 +309,11 @@ __noinline int rejudge(struct flow_core *core, struct flow_ways *ways, struct pa
 
 	if (!core || !ways || !p)
 		return REASON_INTERNAL;
+	if (have_mapping && p->word & WORD_FLAG_INSIDE)
+		p->xlat |= XLAT_INSIDE;
 	verdict = judge(p, !p->opener, core->from, core->to, core->context);
+	if (have_mapping)
+		p->xlat &= ~XLAT_INSIDE;
 	rule = verdict & VERDICT_RULE_MASK;
 	old = rule_of(core);
 	core->epoch = epoch;
@@ -455,6 +467,8 @@ __noinline int judge_opening(struct packet *p, __u16 context)
 	o->flags = verdict & VERDICT_LOG ? WORD_FLAG_LOG : 0;
 	if (o->state == FLOW_ESTABLISHED)
 		o->flags |= WORD_FLAG_MIDSTREAM;
+	if (have_mapping && p->xlat & XLAT_INSIDE)
+		o->flags |= WORD_FLAG_INSIDE;
 	return REASON_NONE;
 }
 

@@ -10,6 +10,7 @@
 #include "icmp.h"
 #include "judge.h"
 #include "nat.h"
+#include "open.h"
 #include "route.h"
 #include "track.h"
 #include "work.h"
@@ -137,8 +138,12 @@ __translation int miss_translated(struct xdp_md *ctx, struct packet *p, struct p
 	reason = may_open(p);
 	context = identity(ctx);
 	s->nat.destination_rule = 0;
+	if (have_filtering)
+		s->nat.undecided = 0;
 	if (!reason && !(port->flags & PORT_INLINE) && !is_group_address(p))
 		reason = choose_destination(p, context);
+	if (have_filtering && !reason && s->nat.undecided)
+		reason = admit(p);
 	if (!reason)
 		reason = route(ctx, p, port);
 	if (reason)

@@ -31,9 +31,13 @@ func TestLoad(t *testing.T) {
 	t.Run("translating, simulated", func(t *testing.T) {
 		loadFrom(t, LoadXDP, map[string]any{XDPVarHaveSourceLimit: uint8(1), XDPVarSimulate: uint8(1)})
 	})
-	t.Run("translating with limits and clamping, with workers, capturing everything", func(t *testing.T) {
+	t.Run("mapping and filtering", func(t *testing.T) {
+		loadFrom(t, LoadXDP, map[string]any{XDPVarHaveMapping: uint8(1), XDPVarHaveFiltering: uint8(1)})
+	})
+	t.Run("translating with limits and mappings, clamping, with workers, capturing everything", func(t *testing.T) {
 		loadFrom(t, LoadXDP, map[string]any{
 			XDPVarHaveSourceLimit: uint8(1), XDPVarHaveMss: uint8(1), XDPVarHaveWorkers: uint8(1), XDPVarDropEvents: ^uint64(0), XDPVarHaveMacs: uint8(1),
+			XDPVarHaveMapping: uint8(1), XDPVarHaveFiltering: uint8(1),
 			XDPVarTapPoints: uint8(7), XDPVarTapPorts: ^uint64(0), XDPVarTapBytes: uint32(65536),
 		})
 	})

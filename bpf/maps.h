@@ -37,6 +37,9 @@ volatile const __u64 drop_events; /* by enum reason: whether drops are told */
 volatile const __u8 have_workers; /* flows may need them */
 volatile const __u8 force_stages; /* STAGE_* of every new flow, whatever its rule asks for */
 volatile const __u8 have_mss; /* some port or rule clamps the MSS of SYNs */
+volatile const __u8 have_mapping; /* there may be endpoint-independent mappings */
+volatile const __u8
+	have_filtering; /* some of the policy's let others in than the flows' other ends */
 volatile const __u32 nat_layout; /* number of the generation that numbered nat_ports */
 volatile const __u8 have_source_limit; /* flows may count in nat_tallies */
 

@@ -90,6 +90,7 @@ var stateNames = [XDPFlowStateFLOW_STATE_LEN]string{
 	XDPFlowStateFLOW_CLOSED:       "closed",
 	XDPFlowStateFLOW_REPLIED:      "replied",
 	XDPFlowStateFLOW_ALIAS:        "alias",
+	XDPFlowStateFLOW_MAPPING:      "mapping",
 }
 
 // String returns the kebab-case name of a flow's state.

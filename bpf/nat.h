@@ -158,13 +158,15 @@ __translation int choose_destination(struct packet *p, __u16 context)
 	const struct nat_rule *r;
 	int reason = REASON_NONE;
 	bool local;
-	__u32 id;
+	__u32 verdict, id;
 
 	if (!p || !s)
 		return REASON_INTERNAL;
 	s->nat.source_rule = s->nat.destination_rule = 0;
 	s->nat.ports = NAT_NO_PORTS;
 	s->nat.port = s->nat.tally = s->nat.others = 0;
+	if (have_mapping)
+		s->nat.kind = s->nat.mapped = s->nat.admitted = s->nat.hairpin = 0;
 	__builtin_memcpy(p->out_src, p->src, sizeof(p->out_src));
 	__builtin_memcpy(p->out_dst, p->dst, sizeof(p->out_dst));
 	p->out_sport = p->sport;
@@ -177,7 +179,10 @@ __translation int choose_destination(struct packet *p, __u16 context)
 		local = is_local(p->dst, p->family);
 	}
 	set_key(&s->key, p, false, p->zone, local ? ZONE_HOST : ZONE_NONE, context);
-	id = nat_destinations(&s->key) & VERDICT_RULE_MASK;
+	verdict = nat_destinations(&s->key);
+	if (have_filtering)
+		s->nat.undecided = !verdict;
+	id = verdict & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
 	if (!r)
 		return REASON_NONE;
@@ -241,7 +246,8 @@ static __always_inline __u32 choose_pooled(struct packet *p, const struct nat_ru
 }
 
 /* The element of nat_ports in which a flow takes a port of its address, which is the n-th of its rule. */
-static __always_inline __u32 choose_ports(const struct packet *p, const struct nat_rule *r, __u32 n)
+static __always_inline __u32 choose_ports(const struct packet *p, const struct scratch *s,
+					  const struct nat_rule *r, __u32 n)
 {
 	__u32 class, slice;
 
@@ -255,8 +261,21 @@ static __always_inline __u32 choose_ports(const struct packet *p, const struct n
 		class = NAT_CLASS_ICMP;
 	else
 		return NAT_NO_PORTS;
-	slice = tuple_hash(p, p->out_dst, p->out_src, p->out_dport, p->proto) % NAT_SLICES;
+	if (have_mapping && r->flags & NAT_MAPPING)
+		slice = tuple_hash(p, s->nat.nobody, p->out_src, 0, p->proto) % NAT_SLICES;
+	else
+		slice = tuple_hash(p, p->out_dst, p->out_src, p->out_dport, p->proto) % NAT_SLICES;
 	return r->ports + (n * NAT_CLASSES + class) * NAT_SLICES + slice;
+}
+
+/* Whether the port is to be that of a mapping. */
+static __always_inline void note_mapping(struct scratch *s, const struct nat_rule *r)
+{
+	if (!(r->flags & NAT_MAPPING) || s->nat.ports == NAT_NO_PORTS)
+		return;
+	s->nat.mapped |= MAPPED_SOURCE;
+	if (r->flags & NAT_FILTER_ADDRESS)
+		s->nat.mapped |= MAPPED_PEER;
 }
 
 /* Asks the rules for sources about a packet that the policy allows, by the key in scratch. */
@@ -269,7 +288,10 @@ __translation int choose_source(struct packet *p)
 
 	if (!p || !s)
 		return REASON_INTERNAL;
-	id = nat_sources(&s->key) & VERDICT_RULE_MASK;
+	if (have_filtering && s->nat.hairpin)
+		id = s->nat.hairpin;
+	else
+		id = nat_sources(&s->key) & VERDICT_RULE_MASK;
 	r = nat_rule(id, p->family);
 	if (have_source_limit)
 		s->nat.limit = r ? r->source_limit : 0;
@@ -284,6 +306,10 @@ __translation int choose_source(struct packet *p)
 	}
 	switch (kind) {
 	case NAT_MASQUERADE:
+		if (have_filtering && s->nat.hairpin) {
+			__builtin_memcpy(p->out_src, p->dst, sizeof(p->out_src));
+			break;
+		}
 		reason = choose_address(p);
 		if (reason)
 			return reason;
@@ -301,7 +327,9 @@ __translation int choose_source(struct packet *p)
 	s->nat.source_rule = id;
 	note_changes(p);
 	if (p->xlat && kind != NAT_PREFIX_SOURCE)
-		s->nat.ports = choose_ports(p, r, n);
+		s->nat.ports = choose_ports(p, s, r, n);
+	if (have_mapping)
+		note_mapping(s, r);
 	return REASON_NONE;
 }
 
@@ -379,6 +407,33 @@ static __always_inline int enter_with_port(struct packet *p, struct scratch *s)
 	return REASON_NAT_EXHAUSTED;
 }
 
+/* Whether what p leaves with comes from where it goes. */
+static __always_inline bool same_ends(const struct packet *p)
+{
+	return !((p->out_src[0] ^ p->out_dst[0]) | (p->out_src[1] ^ p->out_dst[1]) |
+		 (p->out_src[2] ^ p->out_dst[2]) | (p->out_src[3] ^ p->out_dst[3]));
+}
+
+/* Counts the flow that p opens for its source, before that takes a port. */
+__translation int count_source(struct packet *p)
+{
+	struct scratch *s = scratch();
+	__u32 rule;
+
+	if (!p || !s)
+		return REASON_INTERNAL;
+	rule = s->nat.source_rule;
+	if (same_ends(p))
+		return conflict(rule);
+	/* a connection that is opened anew ends the one before it, which still counts */
+	s->nat.tally =
+		take_tally(rule, s->nat.limit + !!p->reopen, (__u64)p->src[1] << 32 | p->src[0]);
+	if (s->nat.tally)
+		return REASON_NONE;
+	count_nat(rule, NAT_COUNT_LIMITED);
+	return REASON_NAT_SOURCE_LIMIT;
+}
+
 /* A packet that opens a flow with other addresses: its port and second entry. The flow's key and hash are
  * needed by both, and what it starts with is in scratch->opening. */
 __translation int enter_translation(struct packet *p)
@@ -391,18 +446,8 @@ __translation int enter_translation(struct packet *p)
 		return REASON_INTERNAL;
 	set_opening_key(p, s);
 	rule = s->nat.source_rule ? s->nat.source_rule : s->nat.destination_rule;
-	if (!((p->out_src[0] ^ p->out_dst[0]) | (p->out_src[1] ^ p->out_dst[1]) |
-	      (p->out_src[2] ^ p->out_dst[2]) | (p->out_src[3] ^ p->out_dst[3])))
+	if (same_ends(p))
 		return conflict(rule);
-	if (have_source_limit && s->nat.limit) {
-		/* a connection that is opened anew ends the one before it, which still counts */
-		s->nat.tally = take_tally(rule, s->nat.limit + !!p->reopen,
-					  (__u64)p->src[1] << 32 | p->src[0]);
-		if (!s->nat.tally) {
-			count_nat(rule, NAT_COUNT_LIMITED);
-			return REASON_NAT_SOURCE_LIMIT;
-		}
-	}
 	reason = s->nat.ports == NAT_NO_PORTS ? enter_alias(p) : enter_with_port(p, s);
 	if (have_source_limit && reason)
 		give_tally(s->nat.tally);
@@ -412,25 +457,6 @@ __translation int enter_translation(struct packet *p)
 		return conflict(rule);
 	note_changes(p);
 	return reason;
-}
-
-/* The source of a packet that the rules allow, and the flow with its second entry. */
-static __always_inline int open_translated(struct packet *p, struct scratch *s)
-{
-	int reason = choose_source(p);
-
-	if (!reason && p->xlat)
-		reason = enter_translation(p);
-	if (unlikely(s->nat.others))
-		give_others(s);
-	if (!reason)
-		reason = enter_flow(p);
-	if (reason || !p->xlat)
-		return reason;
-	count_nat(s->nat.source_rule, NAT_COUNT_FLOW);
-	if (s->nat.destination_rule != s->nat.source_rule)
-		count_nat(s->nat.destination_rule, NAT_COUNT_FLOW);
-	return REASON_NONE;
 }
 
 #endif

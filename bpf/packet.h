@@ -177,6 +177,16 @@ struct nat_choice {
 	struct flow4_key alias4,
 		gone4; /* keys of second entries: its own, and that of a flow which left */
 	struct flow6_key alias6, gone6;
+	/* Of mappings, section 15.12: */
+	struct opening opened; /* of the flow, while its mapping is made */
+	__u32 hairpin; /* rule that the opener, who sends to a mapping, is behind itself; 0 = none */
+	__be32 remote[4], nobody[4]; /* the other end meanwhile, and always 0 */
+	__be16 remote_port;
+	__u8 kind; /* KEY_* of the second entry */
+	__u8 mapped; /* MAPPED_* */
+	__u8 undecided; /* no rule is about the destination */
+	__u8 admitted; /* the opener sends to a mapping */
+	__u8 outside; /* zone to which the mapping of the destination leads */
 };
 
 /* Too large for the stack, one a CPU. Neither XDP nor tc egress is interrupted by the other there. */

@@ -126,6 +126,7 @@ static __always_inline void F(fill_alias)(FLOW *f, const KEY *key, const struct 
 	a->source_rule = scratch->nat.source_rule;
 	a->destination_rule = scratch->nat.destination_rule;
 	a->created = p->tick;
+	a->mapped = have_mapping ? scratch->nat.mapped : 0;
 }
 
 static __always_inline void F(refer)(struct flow_ref *ref, FLOW *f, __u32 side, struct packet *p)
@@ -301,7 +302,10 @@ static __noinline int F(insert)(const KEY *key, const struct opening *o, const s
 		} else {
 			at = F(oldest_half_open)(one, two, first, p->tick);
 			if (at >= NO_SLOT) {
-				result = limit ? INSERT_FULL : INSERT_OVERFLOW;
+				/* the scan finds what keeps a mapping alive in the groups alone */
+				result = limit || (have_mapping && o->state == FLOW_MAPPING) ?
+						 INSERT_FULL :
+						 INSERT_OVERFLOW;
 			} else {
 				f = F(slot_at)(one, two, at);
 				word = load(&f->core.word);

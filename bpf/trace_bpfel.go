@@ -71,7 +71,9 @@ const (
 	TraceVarGroup6Mask      = "group6_mask"
 	TraceVarHalfOpenMax     = "half_open_max"
 	TraceVarHashSeed        = "hash_seed"
+	TraceVarHaveFiltering   = "have_filtering"
 	TraceVarHaveMacs        = "have_macs"
+	TraceVarHaveMapping     = "have_mapping"
 	TraceVarHaveMss         = "have_mss"
 	TraceVarHaveSourceLimit = "have_source_limit"
 	TraceVarHaveWorkers     = "have_workers"
@@ -192,7 +194,9 @@ type TraceVariableSpecs struct {
 	Group6Mask      *ebpf.VariableSpec `ebpf:"group6_mask"`
 	HalfOpenMax     *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed        *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering   *ebpf.VariableSpec `ebpf:"have_filtering"`
 	HaveMacs        *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping     *ebpf.VariableSpec `ebpf:"have_mapping"`
 	HaveMss         *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveSourceLimit *ebpf.VariableSpec `ebpf:"have_source_limit"`
 	HaveWorkers     *ebpf.VariableSpec `ebpf:"have_workers"`
@@ -330,7 +334,9 @@ type TraceVariables struct {
 	Group6Mask      *ebpf.Variable `ebpf:"group6_mask"`
 	HalfOpenMax     *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed        *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering   *ebpf.Variable `ebpf:"have_filtering"`
 	HaveMacs        *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping     *ebpf.Variable `ebpf:"have_mapping"`
 	HaveMss         *ebpf.Variable `ebpf:"have_mss"`
 	HaveSourceLimit *ebpf.Variable `ebpf:"have_source_limit"`
 	HaveWorkers     *ebpf.Variable `ebpf:"have_workers"`

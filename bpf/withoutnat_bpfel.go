@@ -108,7 +108,9 @@ const (
 	WithoutNATVarGroup6Mask        = "group6_mask"
 	WithoutNATVarHalfOpenMax       = "half_open_max"
 	WithoutNATVarHashSeed          = "hash_seed"
+	WithoutNATVarHaveFiltering     = "have_filtering"
 	WithoutNATVarHaveMacs          = "have_macs"
+	WithoutNATVarHaveMapping       = "have_mapping"
 	WithoutNATVarHaveMss           = "have_mss"
 	WithoutNATVarHaveSourceLimit   = "have_source_limit"
 	WithoutNATVarHaveWorkers       = "have_workers"
@@ -267,7 +269,9 @@ type WithoutNATVariableSpecs struct {
 	Group6Mask        *ebpf.VariableSpec `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering     *ebpf.VariableSpec `ebpf:"have_filtering"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping       *ebpf.VariableSpec `ebpf:"have_mapping"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveSourceLimit   *ebpf.VariableSpec `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
@@ -442,7 +446,9 @@ type WithoutNATVariables struct {
 	Group6Mask        *ebpf.Variable `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering     *ebpf.Variable `ebpf:"have_filtering"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping       *ebpf.Variable `ebpf:"have_mapping"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
 	HaveSourceLimit   *ebpf.Variable `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`

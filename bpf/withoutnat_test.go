@@ -13,7 +13,7 @@ import (
 )
 
 // natSources are the files that hold nothing but translation.
-var natSources = []string{"alias.h", "nat.h", "pass.h", "ports.h", "tally.h", "translate.h"}
+var natSources = []string{"alias.h", "nat.h", "mapping.h", "open.h", "pass.h", "ports.h", "tally.h", "translate.h"}
 
 // The form without translation has nothing of it: no function, no map, no line. The other has all of that,
 // or the test would see nothing; and either runs on the maps of the other.

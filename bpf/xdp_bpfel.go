@@ -35,7 +35,8 @@ type XDPAlias4 struct {
 	DestinationRule uint32
 	Created         uint32
 	Port            uint16
-	Pad0            uint16
+	Mapped          uint8
+	Pad0            uint8
 	Tally           uint32
 	Pad             [56]uint8
 }
@@ -52,7 +53,8 @@ type XDPAlias6 struct {
 	DestinationRule uint32
 	Created         uint32
 	Port            uint16
-	Pad0            uint16
+	Mapped          uint8
+	Pad0            uint8
 	Tally           uint32
 	Pad             [136]uint8
 }
@@ -229,7 +231,8 @@ const (
 	XDPFlowStateFLOW_CLOSED       XDPFlowState = 7
 	XDPFlowStateFLOW_REPLIED      XDPFlowState = 8
 	XDPFlowStateFLOW_ALIAS        XDPFlowState = 9
-	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 10
+	XDPFlowStateFLOW_MAPPING      XDPFlowState = 10
+	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 11
 )
 
 type XDPFragment struct {
@@ -703,6 +706,29 @@ type XDPScratch struct {
 		Gone4  XDPFlow4Key
 		Alias6 XDPFlow6Key
 		Gone6  XDPFlow6Key
+		Opened struct {
+			_       structs.HostLayout
+			Flags   uint64
+			Rule    uint32
+			State   uint32
+			Hash    uint32
+			Side    uint32
+			Context uint16
+			From    uint8
+			To      uint8
+			Stages  uint8
+			Pad     [3]uint8
+		}
+		Hairpin    uint32
+		Remote     [4]uint32
+		Nobody     [4]uint32
+		RemotePort uint16
+		Kind       uint8
+		Mapped     uint8
+		Undecided  uint8
+		Admitted   uint8
+		Outside    uint8
+		_          [5]byte
 	}
 	Bytes [520]uint8
 }
@@ -927,7 +953,9 @@ const (
 	XDPVarGroup6Mask        = "group6_mask"
 	XDPVarHalfOpenMax       = "half_open_max"
 	XDPVarHashSeed          = "hash_seed"
+	XDPVarHaveFiltering     = "have_filtering"
 	XDPVarHaveMacs          = "have_macs"
+	XDPVarHaveMapping       = "have_mapping"
 	XDPVarHaveMss           = "have_mss"
 	XDPVarHaveSourceLimit   = "have_source_limit"
 	XDPVarHaveWorkers       = "have_workers"
@@ -1086,7 +1114,9 @@ type XDPVariableSpecs struct {
 	Group6Mask        *ebpf.VariableSpec `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.VariableSpec `ebpf:"half_open_max"`
 	HashSeed          *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering     *ebpf.VariableSpec `ebpf:"have_filtering"`
 	HaveMacs          *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping       *ebpf.VariableSpec `ebpf:"have_mapping"`
 	HaveMss           *ebpf.VariableSpec `ebpf:"have_mss"`
 	HaveSourceLimit   *ebpf.VariableSpec `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.VariableSpec `ebpf:"have_workers"`
@@ -1261,7 +1291,9 @@ type XDPVariables struct {
 	Group6Mask        *ebpf.Variable `ebpf:"group6_mask"`
 	HalfOpenMax       *ebpf.Variable `ebpf:"half_open_max"`
 	HashSeed          *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering     *ebpf.Variable `ebpf:"have_filtering"`
 	HaveMacs          *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping       *ebpf.Variable `ebpf:"have_mapping"`
 	HaveMss           *ebpf.Variable `ebpf:"have_mss"`
 	HaveSourceLimit   *ebpf.Variable `ebpf:"have_source_limit"`
 	HaveWorkers       *ebpf.Variable `ebpf:"have_workers"`

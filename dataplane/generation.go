@@ -138,7 +138,7 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 		return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
 	}
 	p.workers = p.workers || g.Workers
-	p.nat.may, p.nat.limits = p.nat.may || g.NAT != nil, p.nat.limits || g.NAT.LimitsSources()
+	p.nat.may, p.nat.limits, p.nat.maps = p.nat.may || g.NAT != nil, p.nat.limits || g.NAT.LimitsSources(), p.nat.maps || g.NAT.Maps()
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
 	}

@@ -34,6 +34,7 @@ type life struct {
 	numbers json.RawMessage
 	nat     bool
 	limits  bool
+	maps    bool
 }
 
 // Numbers returns what the latest generation of an earlier run, in the network namespace of the calling
@@ -64,13 +65,13 @@ func (p *Plane) SetNumbers(numbers json.RawMessage) error {
 // runs on: until commit, new ones are not those that a run after a failure finds.
 func (l *life) publish(g *Generation) error {
 	if l.taken || l.directory == "" {
-		return l.state.publish(g.Epoch, g.Numbers, g.NAT != nil, g.NAT.LimitsSources())
+		return l.state.publish(g.Epoch, g.Numbers, g.NAT)
 	}
 	if g.Numbers != nil {
 		l.numbers = g.Numbers
 	}
-	l.nat, l.limits = l.nat || g.NAT != nil, l.limits || g.NAT.LimitsSources()
-	return l.state.publish(g.Epoch, nil, false, false)
+	l.nat, l.limits, l.maps = l.nat || g.NAT != nil, l.limits || g.NAT.LimitsSources(), l.maps || g.NAT.Maps()
+	return l.state.publish(g.Epoch, nil, nil)
 }
 
 // openLife finds what there is. p.ns and p.nl are open.
@@ -186,7 +187,7 @@ func (p *Plane) commit() error {
 		s.Convert = l.number
 	}
 	if !l.taken {
-		s.Numbers, s.NAT, s.SourceLimits = l.numbers, l.nat, l.limits
+		s.Numbers, s.NAT, s.SourceLimits, s.Mappings = l.numbers, l.nat, l.limits, l.maps
 	}
 	if err := p.savePorts(); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 type nat struct {
 	may    bool // flows may be translated; publishing is held
 	limits bool // flows may count for their sources; publishing is held
+	maps   bool // there may be mappings, and flows that came in by them; publishing is held
 
 	// natMu is held, to read or to write.
 	shown *natTables                   // of the generation in force; nil: it translates nothing
@@ -207,14 +208,24 @@ func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables,
 			spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
 		}
 	}
-	limits := p.nat.limits || g.NAT.LimitsSources()
-	for name, value := range map[string]any{bpf.XDPVarNatLayout: g.Epoch, bpf.XDPVarHaveSourceLimit: boolByte(limits)} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return fmt.Errorf("set constant %s: %w", name, err)
+	have := map[string]bool{
+		bpf.XDPVarHaveSourceLimit: p.nat.limits || g.NAT.LimitsSources(),
+		bpf.XDPVarHaveMapping:     p.nat.maps || g.NAT.Maps(),
+		bpf.XDPVarHaveFiltering:   g.NAT.Filters(),
+	}
+	for constant, is := range have {
+		if err := spec.Variables[constant].Set(boolByte(is)); err != nil {
+			return fmt.Errorf("set constant %s: %w", constant, err)
+		}
+		if is {
+			continue
+		}
+		if err := without(spec, constant, onlyFor[constant]...); err != nil {
+			return err
 		}
 	}
-	if !limits {
-		return without(spec, bpf.XDPVarHaveSourceLimit, "take_tally")
+	if err := spec.Variables[bpf.XDPVarNatLayout].Set(g.Epoch); err != nil {
+		return fmt.Errorf("set constant %s: %w", bpf.XDPVarNatLayout, err)
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // state is what a gateway needs of the one before it, beside the pins. It is written before what it
@@ -37,6 +39,8 @@ type state struct {
 	NAT bool `json:"nat,omitempty"`
 	// SourceLimits says that flows in the maps may count for their sources: programs must take them off.
 	SourceLimits bool `json:"source_limits,omitempty"`
+	// Mappings says that some of them may be endpoint-independent mappings, or have come in by one.
+	Mappings bool `json:"mappings,omitempty"`
 	// PickUp is until when TCP is picked up without its SYN: a grace outlives the run that began it.
 	PickUp time.Time `json:"pick_up,omitzero"`
 	// WhyGeneric keeps the driver's reason, by link: it cannot be asked again while XDP is attached.
@@ -129,11 +133,12 @@ func (s *state) save() error {
 }
 
 // publish remembers an epoch that is about to be in force, what its numbers mean, unless that is nil, and
-// that it translates and limits sources.
-func (s *state) publish(epoch uint32, numbers json.RawMessage, nat, limits bool) error {
+// whether it translates, limits sources and maps; nat may be nil.
+func (s *state) publish(epoch uint32, numbers json.RawMessage, nat *flowtable.NAT) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Epoch, s.NAT, s.SourceLimits = epoch, s.NAT || nat, s.SourceLimits || limits
+	s.Epoch, s.NAT = epoch, s.NAT || nat != nil
+	s.SourceLimits, s.Mappings = s.SourceLimits || nat.LimitsSources(), s.Mappings || nat.Maps()
 	if numbers != nil {
 		s.Numbers = numbers
 	}

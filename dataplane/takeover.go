@@ -196,7 +196,7 @@ func (p *Plane) resume() error {
 	if err := p.resumeNATAddresses(); err != nil {
 		return err
 	}
-	p.nat.may, p.nat.limits = p.life.state.NAT, p.life.state.SourceLimits
+	p.nat.may, p.nat.limits, p.nat.maps = p.life.state.NAT, p.life.state.SourceLimits, p.life.state.Mappings
 	g := &loaded{epoch: p.life.state.Epoch}
 	err := p.maps[bpf.XDPMapGenerations].Lookup(uint32(0), &g.xdp)
 	if err == nil {

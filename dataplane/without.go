@@ -6,8 +6,16 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
 )
+
+// onlyFor are the functions that are called only behind a constant of the programs that translate.
+var onlyFor = map[string][]string{
+	bpf.XDPVarHaveSourceLimit: {"count_source"},
+	bpf.XDPVarHaveMapping:     {"enter_mapping"},
+	bpf.XDPVarHaveFiltering:   {"admit", "choose_hairpin", "keep_destination"},
+}
 
 // without takes what is behind a constant that is 0 out of the programs of a spec: the functions that are called
 // nowhere else, and each reading of the constant. The rest of what is behind it the kernel leaves out itself.

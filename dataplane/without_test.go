@@ -16,8 +16,9 @@ import (
 // holds it.
 func TestWithoutLoaded(t *testing.T) {
 	testenv.RequireRoot(t)
-	for _, tt := range []struct{ name, constant, file, function string }{
-		{"limits of sources", bpf.XDPVarHaveSourceLimit, "tally.h", "take_tally"},
+	for _, tt := range []struct{ name, constant, file string }{
+		{"limits of sources", bpf.XDPVarHaveSourceLimit, "tally.h"},
+		{"mappings", bpf.XDPVarHaveMapping, "mapping.h"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			size := func(have bool) (lines, size int) {
@@ -27,11 +28,15 @@ func TestWithoutLoaded(t *testing.T) {
 					t.Fatal(err)
 				}
 				keepPrograms(spec, bpf.XDPProgSoftdpu)
+				// nothing comes in by mappings that there are not
+				if err := without(spec, bpf.XDPVarHaveFiltering, onlyFor[bpf.XDPVarHaveFiltering]...); err != nil {
+					t.Fatal(err)
+				}
 				if err := spec.Variables[tt.constant].Set(boolByte(have)); err != nil {
 					t.Fatal(err)
 				}
 				if !have {
-					if err := without(spec, tt.constant, tt.function); err != nil {
+					if err := without(spec, tt.constant, onlyFor[tt.constant]...); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -46,6 +46,8 @@ type NATRule struct {
 	Pool         flowtable.AddrRange // NATSource
 	Ports        flowtable.U16Range  // NATMasquerade, NATSource and, for hairpin, NATDestination: what source ports it chooses among
 	SourceLimit  int                 // NATMasquerade and NATSource: flows that one source may have at once, 0: any number
+	Mapping      bool                // NATMasquerade, NATSource: an end leaves as the same port, whoever the other end is
+	Filtering    NATFiltering        // with Mapping: who else may send there; "": nobody
 	Servers      []NATServer         // NATDestination, all of one family
 	ByConnection bool                // NATDestination, spread: connection; else by source address
 	Hairpin      bool                // NATDestination: flows from the zone of the server are masqueraded too
@@ -92,7 +94,7 @@ func (r *NATRule) family() uint8 {
 // Text writes what the rule does in one line, as in "dnat to 10.20.1.5:8080".
 func (r *NATRule) Text() string {
 	if r.Kind == NATKeep || r.Kind == NATMasquerade && r.Ports == defaultNATPorts && r.SourceLimit == 0 {
-		return string(r.Kind)
+		return string(r.Kind) + r.mappingDetail()
 	}
 	return string(r.Kind) + " " + r.detail(list(r.Servers, NATServer.text))
 }
@@ -103,12 +105,12 @@ func (r *NATRule) detail(servers string) string {
 	switch r.Kind {
 	case NATMasquerade:
 		if r.Ports == defaultNATPorts && r.SourceLimit != 0 {
-			return r.limitText()
+			return r.limitText() + r.mappingDetail()
 		}
 		if r.SourceLimit != 0 {
 			ports += ", " + r.limitText()
 		}
-		return ports
+		return ports + r.mappingDetail()
 	case NATSource:
 		text := "to " + addressText(r.Pool)
 		if r.Ports != defaultNATPorts {
@@ -117,7 +119,7 @@ func (r *NATRule) detail(servers string) string {
 		if r.SourceLimit != 0 {
 			text += ", " + r.limitText()
 		}
-		return text
+		return text + r.mappingDetail()
 	case NATDestination:
 		text := "to " + servers
 		if r.ByConnection {
@@ -225,10 +227,12 @@ func (l *loader) natKind(r *NATRule, n *Node, f map[string]*Node) {
 	case NATMasquerade:
 		l.natPorts(r, v["ports"])
 		l.natLimit(r, v["source_limit"])
+		l.natMapping(r, v)
 	case NATSource:
 		l.natPool(r, value, v["addresses"])
 		l.natPorts(r, v["ports"])
 		l.natLimit(r, v["source_limit"])
+		l.natMapping(r, v)
 	case NATDestination:
 		l.natServers(r, value, v)
 	case NATPrefix:

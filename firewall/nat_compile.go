@@ -24,6 +24,8 @@ type NATRuleInfo struct {
 	To           flowtable.Zones // by which what it is about leaves, of the list for sources
 	Gone         bool            // of an earlier policy: flows may still bear it
 	SourceLimit  int             // flows that one source may have by it, 0: any number
+	Mapping      string          // of a rule that chooses ports: the words of its keys; else ""
+	Filtering    string
 	Description  string
 	Owner        string
 }
@@ -75,6 +77,7 @@ func (c *compiler) natRules() {
 		}
 		parts = append(parts, of...)
 	}
+	c.sharedPorts(parts)
 	c.numberNAT(parts)
 	if len(parts) == 0 {
 		return
@@ -92,7 +95,7 @@ func (c *compiler) natRules() {
 			c.out.NATSources = append(c.out.NATSources, p.entries...)
 		}
 	}
-	if len(c.out.NATDestinations) > 0 {
+	if len(c.out.NATDestinations) > 0 || b.out.Filters() {
 		c.out.NATDestinations = append(c.natExempt(), c.out.NATDestinations...)
 	}
 	c.out.NAT = b.out
@@ -104,8 +107,9 @@ func (c *compiler) natRules() {
 	c.lintNAT(parts)
 }
 
-// natExempt makes the entries that answer before all nat rules for destinations, and with none: what the
-// gateway's configuration names as its management must not be cut off, nor the gateway's own DHCP.
+// natExempt makes the entries that answer before all nat rules for destinations and before all mappings, and
+// with none: what the gateway's configuration names as its management must not be cut off, nor the gateway's
+// own DHCP.
 func (c *compiler) natExempt() []flowtable.ACLEntry {
 	exempt := slices.Clone(c.builtin.dhcp)
 	if !c.opts.Management.Override {
@@ -113,7 +117,7 @@ func (c *compiler) natExempt() []flowtable.ACLEntry {
 	}
 	exempt = slices.DeleteFunc(exempt, func(e flowtable.ACLEntry) bool { return e.To == flowtable.Zones{} })
 	for i := range exempt {
-		exempt[i].Verdict = 0
+		exempt[i].Verdict = flowtable.Verdict(0, uint32(bpf.XDPActionACTION_ALLOW), 0) // no rule, and yet an answer
 	}
 	return exempt
 }
@@ -239,11 +243,11 @@ func (b *natBuilder) rule(p *natPart) {
 	switch r.Kind {
 	case NATMasquerade:
 		kind = bpf.XDPNatKindNAT_MASQUERADE
-		rule.Ports = b.ports(r, 1)
+		rule.Ports, rule.Flags = b.ports(r, 1), r.natFlags()
 	case NATSource:
 		kind = bpf.XDPNatKindNAT_SOURCE
 		rule.Address, rule.Addresses = natWords(r.Pool.First), uint32(addressCount(r.Pool))
-		rule.Ports = b.ports(r, int(rule.Addresses))
+		rule.Ports, rule.Flags = b.ports(r, int(rule.Addresses)), r.natFlags()
 	case NATDestination:
 		kind = bpf.XDPNatKindNAT_DESTINATION
 		if r.Hairpin {
@@ -270,10 +274,13 @@ func (b *natBuilder) rule(p *natPart) {
 	b.out.Rules[p.id] = rule
 }
 
-// Flags of a nat_rule (abi.h: NAT_HAIRPIN, NAT_BY_CONNECTION).
+// Flags of a nat_rule (abi.h: NAT_*).
 const (
-	natHairpin      = 0x01
-	natByConnection = 0x02
+	natHairpin       = 0x01
+	natByConnection  = 0x02
+	natMapping       = 0x04
+	natFilterAny     = 0x08
+	natFilterAddress = 0x10
 )
 
 // Elements of nat_ports that each address has (abi.h: NAT_CLASSES, NAT_SLICES).

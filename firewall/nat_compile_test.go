@@ -33,7 +33,7 @@ func (c *Compiled) ask(destinations bool, from, to uint8, proto uint8, src, dst 
 	if list == nil {
 		return "", 0
 	}
-	id := list.Classify(&k, nil)
+	id := list.Classify(&k, nil) & (maxRules - 1)
 	if id != 0 && (c.NATRules[id].Destinations != destinations || c.NATRules[id].Family != k.Family) {
 		return fmt.Sprintf("%+v", c.NATRules[id]), id
 	}
@@ -297,7 +297,7 @@ nat:
 			}
 		}
 		k := Key(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.7"), 17, 67, 68)
-		if k.From, k.To = wan, zoneHost; c.NAT.Destinations.Classify(&k, nil) != 0 {
+		if k.From, k.To = wan, zoneHost; c.NAT.Destinations.Classify(&k, nil)&(maxRules-1) != 0 {
 			t.Error("what a DHCP server sends to the gateway is translated")
 		}
 		if k.To = 0; c.NAT.Destinations.Classify(&k, nil) == 0 {

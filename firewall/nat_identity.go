@@ -40,7 +40,8 @@ func (c *compiler) numberNAT(parts []natPart) {
 		r := &c.policy.NAT[p.rule]
 		info := NATRuleInfo{
 			Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Kind: r.Kind, Text: r.Text(), Family: p.family,
-			Destinations: p.destinations, To: p.zones(), SourceLimit: r.SourceLimit, Description: r.Description, Owner: r.Owner,
+			Destinations: p.destinations, To: p.zones(), SourceLimit: r.SourceLimit, Mapping: r.MappingText(), Filtering: r.FilteringText(),
+			Description: r.Description, Owner: r.Owner,
 		}
 		n, old := known[info.key()]
 		if !old {

@@ -20,6 +20,7 @@ func (c *compiler) lintNAT(parts []natPart) {
 			c.warn(r.LimitPos.Errorf("source_limit %d of nat rule %q keeps nobody from taking all %d ports of an address", r.SourceLimit, r.Name, ports).
 				WithHint("a limit that leaves ports to other hosts is a fraction of that"))
 		}
+		c.lintFiltering(r, i, parts)
 		switch r.Kind {
 		case NATSource:
 			c.lintPool(r, r.Pool)

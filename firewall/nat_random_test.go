@@ -89,7 +89,7 @@ func TestNATAgreesWithOracle(t *testing.T) {
 			k := Key(pk.src, pk.dst, pk.proto, pk.sport, pk.dport)
 			k.From, k.To, k.Context = uint8(slices.Index(c.Zones, pk.from)), uint8(slices.Index(c.Zones, pk.to)), c.MACs[pk.mac]
 			if list != nil {
-				got = c.NATRules[list.Classify(&k, nil)].Name
+				got = c.NATRules[list.Classify(&k, nil)&(maxRules-1)].Name
 			}
 			if want != got || never[got] {
 				t.Fatalf("packet %+v, destinations %v: oracle %q, pipe %q, dead %v\n%s", pk, destinations, want, got, never[got], text)

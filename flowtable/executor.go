@@ -49,6 +49,9 @@ type work struct {
 	xlat                        uint8                                // XLAT_*: what of it changes
 	out                         Tuple                                // as it leaves; valid iff xlat is not 0
 	sourceRule, destinationRule uint32                               // nat rules that translate it; of NAT_KEEP: none
+	admitted                    bool                                 // it is sent to a mapping, which lets it in
+	outside                     uint8                                // zone to which that mapping leads
+	hairpin                     uint32                               // rule that the sender is behind itself, of those who send to a mapping; 0: none
 	kept                        struct{ source, destination uint32 } // nat rules that say NAT_KEEP
 }
 
@@ -221,7 +224,12 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 		state: bpf.XDPFlowStateFLOW_NEW, epoch: e.cfg.Epoch, now: w.tick, from: w.zone, to: w.to,
 		context: e.identity(w),
 	}
-	verdict := e.classify(w, &w.tuple, o.from, o.to, o.context)
+	judged := w.tuple
+	if w.admitted {
+		judged.Dst, judged.DstPort = w.out.Dst, w.out.DstPort
+		o.flags |= WordInside
+	}
+	verdict := e.classify(w, &judged, o.from, o.to, o.context)
 	w.rule, w.action = verdict&verdictRuleMask, actionOf(verdict)
 	reason := refusal(w.action)
 	if reason == reasonNone && p.Proto == packet.ProtoTCP && !isSYN(&p.TCP) &&
@@ -277,6 +285,10 @@ func (e *Executor) miss(w *work, k *flowKey) bpf.XDPReason {
 	switch {
 	case made && ok:
 		e.opened(&a)
+		if w.admitted {
+			inside := w.out.reverse()
+			e.cfg.Table.useMapping(&inside, &w.tuple.Dst, w.destinationRule, w.tick)
+		}
 	case made:
 		e.cfg.Table.cancelAlias(&a)
 	}

@@ -82,6 +82,7 @@ type Executor struct {
 	rejects []bpf.XDPRejectBucket
 	audit   func(rule uint32)
 	layout  uint32 // of nat_ports: how many there were
+	filters bool   // some nat rule lets others in by mappings
 
 	// the packet at hand
 	p   packet.Parsed
@@ -135,7 +136,7 @@ func (e *Executor) SetStages(s Stages) { e.cfg.Stages = s }
 // are keep their translation, and their ports are taken in the new rules' blocks. Counters of nat rules
 // begin anew. Call it before Publish.
 func (e *Executor) SetNAT(n *NAT) {
-	e.cfg.NAT = n
+	e.cfg.NAT, e.filters = n, n.Filters()
 	var bitmaps []bpf.XDPNatBitmap
 	e.Counters.NAT = nil
 	if n != nil {

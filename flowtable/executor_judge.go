@@ -42,6 +42,9 @@ func halves(family uint8, a *packet.Addr) (hi, lo uint64) {
 func (e *Executor) rejudge(w *work) {
 	core := w.flow.core
 	opening := w.flow.tuple(w.flow.opener())
+	if outer, ok := w.flow.outer(); ok && w.flow.word()&WordInside != 0 {
+		opening.Dst, opening.DstPort = outer.Dst, outer.DstPort
+	}
 	verdict := e.classify(w, &opening, core.From, core.To, core.Context)
 	rule := verdict & verdictRuleMask
 

@@ -10,12 +10,6 @@ import (
 // Translation, docs/PACKET-PATH.md section 15: what the nat rules make of the packet that opens a flow, and
 // how the packets of a flow find what was made of theirs.
 
-// Flags of a nat rule (abi.h: NAT_*).
-const (
-	natHairpin      = 0x01
-	natByConnection = 0x02
-)
-
 // leaving returns the tuple with which the packet leaves.
 func (w *work) leaving() *Tuple {
 	if w.xlat != 0 {
@@ -98,17 +92,23 @@ func (e *Executor) foresee(w *work) {
 }
 
 // ask asks a list of nat rules about the packet that opens a flow. It returns the rule that matched, nil: none
-// that concerns packets of this family.
-func (e *Executor) ask(list *ACL, w *work, to uint8) (id uint32, rule *bpf.XDPNatRule) {
+// that concerns packets of this family. Decided tells the latter from no answer at all.
+func (e *Executor) ask(list *ACL, w *work, to uint8) (id uint32, rule *bpf.XDPNatRule, decided bool) {
 	if list == nil {
-		return 0, nil
+		return 0, nil, false
 	}
 	e.describe(w, &w.tuple, w.zone, to, e.identity(w))
-	id = list.Classify(&e.key, nil) & verdictRuleMask
+	verdict := list.Classify(&e.key, nil)
+	id, rule = e.natRule(verdict&verdictRuleMask, w)
+	return id, rule, verdict != 0
+}
+
+// natRule returns a nat rule by its id, nil: none that concerns packets of the family at hand.
+func (e *Executor) natRule(id uint32, w *work) (uint32, *bpf.XDPNatRule) {
 	if id == 0 || int(id) >= len(e.cfg.NAT.Rules) {
 		return 0, nil
 	}
-	rule = &e.cfg.NAT.Rules[id]
+	rule := &e.cfg.NAT.Rules[id]
 	switch kind := bpf.XDPNatKind(rule.Kind); {
 	case kind == bpf.XDPNatKindNAT_NONE:
 		return 0, nil
@@ -128,8 +128,11 @@ func (e *Executor) natDestination(w *work) bpf.XDPReason {
 	if w.route.Local {
 		to = ZoneHost
 	}
-	id, rule := e.ask(n.Destinations, w, to)
+	id, rule, decided := e.ask(n.Destinations, w, to)
 	if rule == nil {
+		if !decided && e.filters {
+			e.admit(w)
+		}
 		return reasonNone
 	}
 	out, ok := w.tuple, true
@@ -182,7 +185,13 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	if n == nil || w.inline() || w.to == ZoneHost {
 		return a, false, reasonNone
 	}
-	id, rule := e.ask(n.Sources, w, w.to)
+	if w.admitted {
+		w.hairpin = e.behind(w)
+	}
+	id, rule := w.hairpin, &n.Rules[w.hairpin]
+	if id == 0 {
+		id, rule, _ = e.ask(n.Sources, w, w.to)
+	}
 	kind := bpf.XDPNatKindNAT_NONE
 	if rule != nil {
 		kind = bpf.XDPNatKind(rule.Kind)
@@ -196,11 +205,12 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 	}
 	switch kind {
 	case bpf.XDPNatKindNAT_MASQUERADE:
-		if out.Src, ok = e.deviceAddress(w); !ok {
+		if chooses = true; w.hairpin != 0 {
+			out.Src = w.tuple.Dst
+		} else if out.Src, ok = e.deviceAddress(w); !ok {
 			w.sourceRule = id
 			return a, false, bpf.XDPReasonREASON_NAT_NO_ADDRESS
 		}
-		chooses = true
 	case bpf.XDPNatKindNAT_SOURCE:
 		out.Src, number = e.poolAddress(rule, &w.tuple)
 		chooses = true
@@ -221,20 +231,33 @@ func (e *Executor) natSource(w *work, k *flowKey) (a aliasOpening, made bool, re
 		outer: &w.out, target: k, ports: natNoPorts,
 		sourceRule: id, destinationRule: w.destinationRule, now: w.tick,
 	}
-	if chooses {
-		a.ports, chooses = e.cfg.Table.natElement(rule.Ports, number, &out)
+	if w.admitted {
+		a.mapped = mappedDestination
 	}
 	if reason = e.limited(w, &a, limit); reason != reasonNone {
 		return a, false, reason
 	}
+	maps := rule != nil && rule.Flags&natMapping != 0
 	if chooses {
-		reason = e.aliasWithPort(w, &a)
-	} else {
+		to := &out
+		if maps {
+			to = out.withoutRemote()
+		}
+		a.ports, chooses = e.cfg.Table.natElement(rule.Ports, number, to)
+	}
+	switch {
+	case chooses && maps:
+		reason = e.mapSource(w, rule, &a)
+	case chooses:
+		reason = e.aliasWithPort(&a)
+	default:
 		reason = e.alias(&a)
 	}
 	if reason != reasonNone {
 		e.cfg.Table.giveTally(a.tally)
 	}
+	out = w.out
+	w.translate(&out, 0)
 	return a, reason == reasonNone, reason
 }
 

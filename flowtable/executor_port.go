@@ -16,11 +16,11 @@ func (e *Executor) alias(a *aliasOpening) bpf.XDPReason {
 	return e.conflict(a.sourceRule, a.destinationRule)
 }
 
-// aliasWithPort is alias of a flow whose source port, or identifier, is chosen among those of a.ports. Of
-// the tries the first is for the port that it has. Ports whose tuples are another flow's stay taken until it
+// aliasWithPort is alias of a flow whose source port, or identifier, is chosen among those of a.ports, and
+// written into the outer tuple. Of the tries the first is for the port that stands there. Ports whose tuples are another flow's stay taken until it
 // is done, so that each try is for another one; those who have them took them elsewhere, and would not give
 // them back here.
-func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
+func (e *Executor) aliasWithPort(a *aliasOpening) bpf.XDPReason {
 	t := e.cfg.Table
 	var others [natTries]uint16
 	tried := 0
@@ -29,9 +29,9 @@ func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
 			t.natPorts.give(a.ports, port)
 		}
 	}()
-	out, h := w.out, t.hash(a.target)
+	first, h := a.outer.SrcPort, t.hash(a.target)
 	for i := range uint32(natTries) {
-		port := w.tuple.SrcPort
+		port := first
 		if i > 0 || !t.natPorts.take(a.ports, port) {
 			var ok bool
 			if port, ok = t.natPorts.next(a.ports, uint16(h+i*natSpread)); !ok {
@@ -41,8 +41,7 @@ func (e *Executor) aliasWithPort(w *work, a *aliasOpening) bpf.XDPReason {
 				continue
 			}
 		}
-		out.SrcPort = port
-		w.translate(&out, 0)
+		a.outer.SrcPort = port
 		switch e.createAlias(a) {
 		case aliasMade:
 			return reasonNone

@@ -17,7 +17,15 @@ type Tuple struct {
 	Domain           uint16
 	Src, Dst         packet.Addr
 	SrcPort, DstPort uint16
+	Kind             uint8 // Key*; no packet has another than KeyFlow
 }
+
+// Kinds of keys (abi.h: KEY_*).
+const (
+	KeyFlow    = 0
+	KeyMapping = 1 // of an end inside and its address outside: DstPort and Domain are the nat rule
+	KeyPeer    = 2 // of an end inside and an address to which it has sent
+)
 
 // Source and Destination return the tuple's addresses.
 func (t *Tuple) Source() netip.Addr      { return address(t.Family, &t.Src) }
@@ -58,14 +66,14 @@ func keyOf(t *Tuple) flowKey {
 		k.v4 = bpf.XDPFlow4Key{
 			Lo: load32(lo[:]), Hi: load32(hi[:]),
 			LoPort: swap16(loPort), HiPort: swap16(hiPort),
-			Domain: t.Domain, Proto: t.Proto,
+			Domain: t.Domain, Proto: t.Proto, Kind: t.Kind,
 		}
 		return k
 	}
 	k.v6 = bpf.XDPFlow6Key{
 		Lo: words(lo), Hi: words(hi),
 		LoPort: swap16(loPort), HiPort: swap16(hiPort),
-		Domain: t.Domain, Proto: t.Proto,
+		Domain: t.Domain, Proto: t.Proto, Kind: t.Kind,
 	}
 	return k
 }
@@ -106,7 +114,7 @@ func swap16(p uint16) uint16 { return p<<8 | p>>8 }
 // tuple4 and tuple6 return the direction of a key's endpoint `sender`.
 func tuple4(k *bpf.XDPFlow4Key, sender uint8) Tuple {
 	t := Tuple{
-		Family: 4, Proto: k.Proto, Domain: k.Domain,
+		Family: 4, Proto: k.Proto, Domain: k.Domain, Kind: k.Kind,
 		Src: addr4(k.Lo), Dst: addr4(k.Hi), SrcPort: swap16(k.LoPort), DstPort: swap16(k.HiPort),
 	}
 	if sender == 1 {
@@ -117,7 +125,7 @@ func tuple4(k *bpf.XDPFlow4Key, sender uint8) Tuple {
 
 func tuple6(k *bpf.XDPFlow6Key, sender uint8) Tuple {
 	t := Tuple{
-		Family: 6, Proto: k.Proto, Domain: k.Domain,
+		Family: 6, Proto: k.Proto, Domain: k.Domain, Kind: k.Kind,
 		Src: addr6(&k.Lo), Dst: addr6(&k.Hi), SrcPort: swap16(k.LoPort), DstPort: swap16(k.HiPort),
 	}
 	if sender == 1 {

@@ -1,6 +1,10 @@
 package flowtable
 
-import "github.com/softdpu/softdpu/bpf"
+import (
+	"slices"
+
+	"github.com/softdpu/softdpu/bpf"
+)
 
 // NAT is what a policy translates: two ACL pipes with actions. docs/PACKET-PATH.md, section 15. It is
 // immutable.
@@ -26,6 +30,24 @@ func (n *NAT) Bitmaps() int {
 		count += int(n.Ports[i].Elements)
 	}
 	return count
+}
+
+// Flags of a nat rule (abi.h: NAT_*).
+const (
+	natHairpin       = 0x01
+	natByConnection  = 0x02
+	natMapping       = 0x04
+	natFilterAny     = 0x08
+	natFilterAddress = 0x10
+)
+
+// Maps reports whether some rule has endpoint-independent mappings, and Filters whether it lets others in by
+// them than the other ends of flows. A nil NAT has no rule.
+func (n *NAT) Maps() bool    { return n.has(natMapping) }
+func (n *NAT) Filters() bool { return n.has(natFilterAny | natFilterAddress) }
+
+func (n *NAT) has(flags uint8) bool {
+	return n != nil && slices.ContainsFunc(n.Rules, func(r bpf.XDPNatRule) bool { return r.Flags&flags != 0 })
 }
 
 // NewBitmaps returns nat_ports with every allowed port free and every other one taken.

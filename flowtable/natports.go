@@ -32,14 +32,14 @@ func natClass(proto uint8) (class uint32, ok bool) {
 
 // natElement returns the element of nat_ports for a flow: first is its rule's, address counts in the rule's
 // pool, and outer tells its class and slice; its source port does not matter. It reports false for
-// protocols without ports to choose.
+// protocols without ports to choose. Of a rule with mappings, nobody is outer's other end.
 func (t *Table) natElement(first, address uint32, outer *Tuple) (uint32, bool) {
 	class, ok := natClass(outer.Proto)
 	if !ok || first == natNoPorts {
 		return natNoPorts, false
 	}
 	remote := *outer
-	remote.SrcPort, remote.Domain = 0, 0
+	remote.SrcPort, remote.Domain, remote.Kind = 0, 0, KeyFlow
 	k := keyOf(&remote)
 	return first + (address*natClasses+class)*natSlices + t.hash(&k)&(natSlices-1), true
 }

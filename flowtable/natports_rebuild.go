@@ -75,6 +75,9 @@ func (t *Table) elementOf(n *NAT, a *alias, original, outer *Tuple) uint32 {
 	default:
 		return natNoPorts
 	}
+	if r.Flags&natMapping != 0 {
+		outer = outer.withoutRemote() // also of a flow that began without a mapping
+	}
 	element, _ := t.natElement(r.Ports, address, outer)
 	return element
 }

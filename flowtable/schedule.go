@@ -26,7 +26,8 @@ type schedule struct {
 }
 
 // singular are the states, one bit each, whose end is not that of the last packet and a time-out.
-const singular = 1<<bpf.XDPFlowStateFLOW_SYN_SENT | 1<<bpf.XDPFlowStateFLOW_SYN_RECEIVED | 1<<bpf.XDPFlowStateFLOW_ALIAS
+const singular = 1<<bpf.XDPFlowStateFLOW_SYN_SENT | 1<<bpf.XDPFlowStateFLOW_SYN_RECEIVED | 1<<bpf.XDPFlowStateFLOW_ALIAS |
+	1<<bpf.XDPFlowStateFLOW_MAPPING
 
 // horizon bounds what is never: ticks compare over 24 days.
 const horizon = 1 << 30

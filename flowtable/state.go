@@ -17,6 +17,7 @@ const (
 	WordMidstream     = 1 << 12 // picked up without its SYN
 	WordBusy          = 1 << 13 // with state FREE: a creator is filling the slot
 	WordReady         = 1 << 14 // the worker has done with it: each leg moves up when it can
+	WordInside        = 1 << 15 // opened through a mapping: rules judge the end inside
 	WordGenerationBit = 32
 )
 

@@ -19,6 +19,7 @@ type aliasOpening struct {
 	tally uint32 // 1 + place where the flow counts for its source, 0: nowhere
 
 	sourceRule, destinationRule uint32
+	mapped                      uint8  // MAPPED_*
 	now                         uint32 // tick
 
 	left ended // a flow that gave way to the alias; set by createAlias
@@ -42,6 +43,7 @@ type alias struct {
 	created             uint32 // tick
 	port                uint16
 	tally               uint32 // 1 + place
+	mapped              uint8
 }
 
 // isAlias and isFlow say what stands in a slot with this word.
@@ -60,6 +62,7 @@ func (e *entry) alias() alias {
 			target: flowKey{family: 4, v4: a.Target},
 			ports:  atomic.LoadUint32(&a.Ports), layout: atomic.LoadUint32(&a.Layout),
 			source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port, tally: atomic.LoadUint32(&a.Tally),
+			mapped: a.Mapped,
 		}
 	}
 	a := e.alias6()
@@ -67,6 +70,7 @@ func (e *entry) alias() alias {
 		target: flowKey{family: 6, v6: a.Target},
 		ports:  atomic.LoadUint32(&a.Ports), layout: atomic.LoadUint32(&a.Layout),
 		source: a.SourceRule, destination: a.DestinationRule, created: a.Created, port: a.Port, tally: atomic.LoadUint32(&a.Tally),
+		mapped: a.Mapped,
 	}
 }
 
@@ -78,6 +82,9 @@ func (e *entry) outer() (Tuple, bool) {
 	}
 	o := e.opener()
 	t := e.tuple(o)
+	if t.Kind == KeyMapping {
+		t.Domain = 0 // which was the nat rule's
+	}
 	if e.flow4 != nil {
 		t.Src, t.Dst = addr4(e.flow4.Xlat[o]), addr4(e.flow4.Xlat[o^1])
 	} else {
@@ -176,11 +183,13 @@ func (t *Table) fillAlias(e *entry, k *flowKey, a *aliasOpening) {
 		*e.alias4() = bpf.XDPAlias4{
 			Key: k.v4, Word: WordBusy | generation, Hash: t.hash(a.target), Ports: a.ports, Target: a.target.v4,
 			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port, Tally: a.tally,
+			Mapped: a.mapped,
 		}
 	} else {
 		*e.alias6() = bpf.XDPAlias6{
 			Key: k.v6, Word: WordBusy | generation, Hash: t.hash(a.target), Ports: a.ports, Target: a.target.v6,
 			Layout: t.natLayout, SourceRule: a.sourceRule, DestinationRule: a.destinationRule, Created: a.now, Port: port, Tally: a.tally,
+			Mapped: a.mapped,
 		}
 	}
 	atomic.StoreUint64(&e.core.Word, uint64(bpf.XDPFlowStateFLOW_ALIAS)|hiOpened(k.sender)|generation)

@@ -350,7 +350,7 @@ func TestTranslatedNamesRules(t *testing.T) {
 		}
 	}
 	n := 0
-	table.Translated(func(source, destination uint32, _ bool) {
+	table.Translated(func(source, destination uint32, _, _ bool) {
 		n++
 		if source != 11 || destination != 12 {
 			t.Errorf("a flow is translated by %d and %d", source, destination)

@@ -58,7 +58,7 @@ func (t *Table) create(k *flowKey, o *opening) (e entry, left ended, ok bool) {
 		t.Counters.Created++
 		return e, left, true
 	}
-	if free == 0 && !full && t.overflow(k, &e) {
+	if free == 0 && !full && o.state != bpf.XDPFlowStateFLOW_MAPPING && t.overflow(k, &e) {
 		t.fill(&e, k, o)
 		t.counted(k.family, o.state, 1)
 		t.Counters.Created++

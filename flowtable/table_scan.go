@@ -49,12 +49,18 @@ func (t *Table) Scan(now uint32, timeouts *Timeouts, grace func(), freed func(*F
 	}
 	for _, f := range t.overflow4 {
 		e := entry4(f, FlowID{Overflow: true})
+		if isAlias(f.Core.Word) {
+			t.keepMapped(&e, now)
+		}
 		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) || t.isOrphan(&e, now) {
 			t.mark(e, f.Core.Word)
 		}
 	}
 	for _, f := range t.overflow6 {
 		e := entry6(f, FlowID{Overflow: true})
+		if isAlias(f.Core.Word) {
+			t.keepMapped(&e, now)
+		}
 		if timeouts.Expired(now, f.Key.Proto, &f.Core, &f.Leg) || t.isOrphan(&e, now) {
 			t.mark(e, f.Core.Word)
 		}
@@ -157,13 +163,20 @@ func (t *Table) scan6(now uint32) {
 	}
 }
 
-// singular returns when a flow in its handshake or an alias ends, and the tick before which it cannot end.
-// Ticks is the time-out of its state, never what stands for none.
+// singular returns when a flow in its handshake, an alias or a mapping ends, and the tick before which it
+// cannot end. Ticks is the time-out of its state, never what stands for none: the horizon behind the scan.
 func (t *Table) singular(e entry, ticks, never uint32) (end, early uint32) {
-	if !isAlias(e.word()) {
+	switch word := e.word(); {
+	case isMapping(word):
+		if ticks == 0 || t.overflow4 == nil && t.besideGroups(e.family()) > 0 {
+			return never, never // flows that keep it alive may be where they are not seen
+		}
+		end = later(atomic.LoadUint32(&e.leg[0].Seen), atomic.LoadUint32(&e.leg[1].Seen)) + ticks
+		return end, end
+	case !isAlias(word):
 		return t.schedule.handshake(ticks, never, e.core)
-	}
-	if !t.orphan(&e) {
+	case !t.orphan(&e):
+		t.keepMapped(&e, never-horizon)
 		return never, never
 	}
 	a := e.alias()
@@ -210,6 +223,7 @@ func (t *Table) free(m *mark, freed func(*Flow)) bool {
 	}
 	if own.word != 0 {
 		a := own.e.alias()
+		t.keep(&a, &f.Tuple, &f.NAT.Outer, f.Seen)
 		t.freeAliasAt(&own.e, own.word, &a)
 	}
 	t.counted(f.Tuple.Family, f.State, -1)

@@ -53,7 +53,7 @@ func TimeoutTicks(d time.Duration) uint32 {
 // Expired reports whether a flow has been idle for its time-out at tick now.
 func (t *Timeouts) Expired(now uint32, proto uint8, core *bpf.XDPFlowCore, leg *[2]bpf.XDPLeg) bool {
 	s := stateOf(atomic.LoadUint64(&core.Word))
-	if s == bpf.XDPFlowStateFLOW_FREE || s >= bpf.XDPFlowStateFLOW_ALIAS || t[ClassOf(proto)][s] == 0 {
+	if s == bpf.XDPFlowStateFLOW_FREE || s == bpf.XDPFlowStateFLOW_ALIAS || s >= bpf.XDPFlowStateFLOW_STATE_LEN || t[ClassOf(proto)][s] == 0 {
 		return false
 	}
 	return int32(now-since(s, core, leg)) >= int32(t[ClassOf(proto)][s])

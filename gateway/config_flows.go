@@ -87,6 +87,11 @@ func (t *Timeouts) Ticks() (out flowtable.Timeouts) {
 	} {
 		tcp[state] = flowtable.TimeoutTicks(d)
 	}
+	for class, d := range map[flowtable.Class]time.Duration{
+		flowtable.ClassTCP: t.TCPTimeWait, flowtable.ClassUDP: t.UDP, flowtable.ClassICMP: t.ICMP,
+	} {
+		out[class][flowMapping] = flowtable.TimeoutTicks(d) // since its last flow, too
+	}
 	for class, d := range map[flowtable.Class][2]time.Duration{
 		flowtable.ClassUDP: {t.UDPNew, t.UDP}, flowtable.ClassICMP: {t.ICMP, t.ICMP}, flowtable.ClassOther: {t.Other, t.Other},
 	} {

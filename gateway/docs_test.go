@@ -129,7 +129,7 @@ func TestGatewayPageNamesReasons(t *testing.T) {
 		}
 	}
 	var states []string
-	for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
+	for _, s := range flowStates {
 		states = append(states, s.String())
 	}
 	_, text, _ := strings.Cut(section(t, page, "### Flow"), "States: ")

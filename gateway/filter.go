@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-
-	"github.com/softdpu/softdpu/bpf"
 )
 
 // A Filter chooses flows. The expression is made of
@@ -298,7 +296,7 @@ func (p *filterParser) name(key string, w filterWord) (func(*Flow) bool, error) 
 		return func(f *Flow) bool { return strconv.Itoa(int(f.Family)) == w.text }, nil
 	case "state":
 		var states []string
-		for s := flowSynSent; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
+		for _, s := range flowStates {
 			states = append(states, s.String())
 		}
 		if err := oneOf(states); err != nil {

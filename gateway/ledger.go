@@ -21,7 +21,13 @@ const (
 	flowTimeWait    = bpf.XDPFlowStateFLOW_TIME_WAIT
 	flowClosed      = bpf.XDPFlowStateFLOW_CLOSED
 	flowReplied     = bpf.XDPFlowStateFLOW_REPLIED
+	flowMapping     = bpf.XDPFlowStateFLOW_MAPPING // no connection: docs/PACKET-PATH.md, section 15.12
 )
+
+// flowStates are those of what the table holds as flows, in the order of their numbers.
+var flowStates = []flowState{
+	flowSynSent, flowSynReceived, flowNew, flowEstablished, flowFinWait, flowTimeWait, flowClosed, flowReplied, flowMapping,
+}
 
 // A ledger knows what every rule counted. The count of a rule is spread over three places: what XDP
 // credited to it when a flow's slot or rule changed, what the daemon credits when ageing frees a flow,
@@ -120,7 +126,9 @@ func (l *ledger) totals(visit func(*flowtable.Sum)) (sums []ruleCount, last []ui
 		if int(f.Rule) < len(sums) {
 			s := &sums[f.Rule]
 			s.add(f.Packets, f.Bytes)
-			s.flows++
+			if f.State != flowMapping {
+				s.flows++
+			}
 		}
 		sums[firewall.RuleReplies].addReplies(f.Packets, f.Bytes)
 		if visit != nil {

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/softdpu/softdpu/bpf"
 )
 
 // A metric is one name that /metrics serves: what it means, and how its values come out of a reading.
@@ -124,7 +122,7 @@ func gatewayMetrics() []metric {
 		// Flows and their table.
 		{"softdpu_flows", "Flows in the table, by state and by where they live.", gauge, []string{"state", "tier"},
 			func(r *reading, emit emit) {
-				for s := bpf.XDPFlowStateFLOW_FREE + 1; s < bpf.XDPFlowStateFLOW_ALIAS; s++ {
+				for _, s := range flowStates {
 					emit(float64(r.states[s]-r.carried[s]), s.String(), tierXDP)
 					emit(float64(r.carried[s]), s.String(), tierWorker)
 				}

@@ -47,6 +47,9 @@ type NATRuleStatus struct {
 	// quarter of the remote ends.
 	FullestPercent float64 `json:"fullest_percent"`
 	FullestOf      string  `json:"fullest_of"` // address, of a pool, and protocol of these; "" for none
+	Mapping        string  `json:"mapping"`    // of rules that choose ports: as their keys say; else ""
+	Filtering      string  `json:"filtering"`  // likewise
+	Mappings       uint64  `json:"mappings"`   // that there are now, of endpoint-independent mapping
 	// SourceLimit is how many flows one source may have, 0: any number. Sources are those that have most, five at
 	// most, and SourcesNear have more than 90 % of it.
 	SourceLimit int               `json:"source_limit"`
@@ -156,6 +159,7 @@ func (r *reporter) nat() (*NATStatus, error) {
 			Name: info.Name, Kind: string(info.Kind), Text: info.Text, File: info.File, Line: info.Line,
 			Flows: flows[info.Name].flows, Opened: c.Flows, Exhausted: c.Exhausted, Conflicts: c.Conflicts,
 			Limited: c.Limited, SourceLimit: info.SourceLimit, Sources: []NATSourceStatus{},
+			Mapping: info.Mapping, Filtering: info.Filtering, Mappings: flows[info.Name].mappings,
 			Unaddressed: rules.natUnaddressed(ids, addresses), Description: info.Description, Owner: info.Owner,
 		}
 		parts := make(map[uint32]bool)
@@ -175,7 +179,7 @@ func (r *reporter) nat() (*NATStatus, error) {
 	for i := range s.Rules {
 		if r := &s.Rules[i]; r.Gone {
 			c := counted[r.Name]
-			r.Opened, r.Exhausted, r.Conflicts, r.Limited = c.Flows, c.Exhausted, c.Conflicts, c.Limited
+			r.Opened, r.Exhausted, r.Conflicts, r.Limited, r.Mappings = c.Flows, c.Exhausted, c.Conflicts, c.Limited, flows[r.Name].mappings
 		}
 	}
 	return s, nil
@@ -302,25 +306,30 @@ func NATAddressNotes(rules []NATRuleStatus) (notes []string) {
 	return notes
 }
 
-// natFlows are the flows that a rule translates now, and those of them whose source port it chose.
-type natFlows struct{ flows, ports uint64 }
+// natFlows are the flows that a rule translates now, those of them whose source port it chose, and its mappings.
+type natFlows struct{ flows, ports, mappings uint64 }
 
-// translated counts the flows that are translated now, by the name of their rules. Names are by id.
+// translated counts the flows that are translated now, and the mappings, by the name of their rules. Names are by id.
 func (l *ledger) translated(names []string) (map[string]natFlows, error) {
 	flows := make(map[string]natFlows)
 	if atomic.LoadInt64(&l.table.State().Aliases) <= 0 {
 		return flows, nil
 	}
-	count := func(source, destination uint32, port bool) {
-		of := [2]string{}
-		for i, id := range [2]uint32{source, destination} {
-			if int(id) < len(names) {
-				of[i] = names[id]
-			}
+	name := func(id uint32) string {
+		if int(id) < len(names) {
+			return names[id]
 		}
+		return ""
+	}
+	count := func(source, destination uint32, port, mapping bool) {
+		of := [2]string{name(source), name(destination)}
 		if of[0] != "" {
 			n := flows[of[0]]
-			n.flows++
+			if mapping {
+				n.mappings++
+			} else {
+				n.flows++
+			}
 			if port {
 				n.ports++
 			}

@@ -65,7 +65,7 @@ func TestNATRulesThatAreGone(t *testing.T) {
 		{}, {Name: "branch", Kind: firewall.NATMasquerade}, {Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 4, Gone: true},
 		{Name: "old", File: "nat.yaml", Line: 4, Kind: firewall.NATMasquerade, Family: 6, Gone: true}, {Name: "over", Gone: true}, {}, {Name: "branch", Gone: true},
 	}}}
-	got := r.natGone(map[string]natFlows{"branch": {5, 5}, "old": {3, 2}})
+	got := r.natGone(map[string]natFlows{"branch": {flows: 5, ports: 5}, "old": {flows: 3, ports: 2}})
 	want := []NATRuleStatus{{Name: "old", Kind: "masquerade", File: "nat.yaml", Line: 4, Flows: 3, PortsUsed: 2, Sources: []NATSourceStatus{}, Gone: true, Unaddressed: []string{}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("gone are %+v, want %+v", got, want)

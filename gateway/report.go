@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -69,9 +70,10 @@ func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) strin
 	} else {
 		higher = why(f.Nexthop)
 	}
+	to, toPort := destination(t)
 	return Flow{
 		Family: t.Family, Proto: protoName(t.Proto),
-		SrcIP: t.Source(), SrcPort: t.SrcPort, DestIP: t.Destination(), DestPort: t.DstPort,
+		SrcIP: t.Source(), SrcPort: t.SrcPort, DestIP: to, DestPort: toPort,
 		From: r.rules.zoneName(f.From), To: r.rules.zoneName(f.To),
 		State: f.State.String(), Revoked: f.Revoked,
 		Tier: tierOf(stages), WhyNotHigher: higher,
@@ -82,8 +84,22 @@ func (r *reporter) flow(f *flowtable.Flow, now uint32, why func([2]uint16) strin
 	}
 }
 
+// destination is where a flow leads: of a mapping nobody, 0.0.0.0 or ::, port 0.
+func destination(t *flowtable.Tuple) (netip.Addr, uint16) {
+	switch {
+	case t.Kind != flowtable.KeyMapping:
+		return t.Destination(), t.DstPort
+	case t.Family == 4:
+		return netip.IPv4Unspecified(), 0
+	}
+	return netip.IPv6Unspecified(), 0
+}
+
 // flowCommunityID needs the type of ICMP, which for ICMPv6 can only be an echo request.
 func flowCommunityID(t *flowtable.Tuple) string {
+	if t.Kind != flowtable.KeyFlow {
+		return "" // no connection
+	}
 	switch t.Proto {
 	case protoICMP:
 		return ""

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/gateway"
 )
 
@@ -19,7 +20,8 @@ func newNATCommand(env *Env) *cobra.Command {
 		Long: `List the nat rules of the running gateway in order of evaluation. FLOWS counts the connections that a rule
 translates now, OPENED those since this process of the gateway started, EXHAUSTED and CONFLICTS those that were
 refused since then because no port was free, or because the translation was another connection's, and LIMITED, if a
-rule limits its sources, those whose source had as many as it may. PORTS counts the source
+rule limits its sources, those whose source had as many as it may. MAPPINGS, where a rule has mapping:
+endpoint-independent, counts the addresses and ports inside that have one outside. PORTS counts the source
 ports in use; FULLEST is the share of them that is in use where it is largest: of one address, protocol
 and quarter of the remote ends, where the next connection would find none. EXHAUSTED, CONFLICTS and
 LIMITED count each attempt: a client that sends its SYN again is counted again. Last stand rules that the policy has no
@@ -67,9 +69,15 @@ shown by 'softdpu flows'.`,
 
 func natTable(rules []gateway.NATRuleStatus) *table {
 	limits := limitsSources(rules)
+	maps := slices.ContainsFunc(rules, func(r gateway.NATRuleStatus) bool {
+		return r.Mapping == firewall.MapEndpoint || r.Mappings > 0
+	})
 	head := []string{"RULE", "WHAT", ">FLOWS", ">OPENED", ">EXHAUSTED", ">CONFLICTS"}
 	if limits {
 		head = append(head, ">LIMITED")
+	}
+	if maps {
+		head = slices.Insert(head, 3, ">MAPPINGS")
 	}
 	t := newTable(append(head, ">PORTS", "FULLEST", "WHERE")...)
 	for i := range rules {
@@ -85,6 +93,9 @@ func natTable(rules []gateway.NATRuleStatus) *table {
 		cells := []any{r.Name, what, count(r.Flows), count(r.Opened), count(r.Exhausted), count(r.Conflicts)}
 		if limits {
 			cells = append(cells, count(r.Limited))
+		}
+		if maps {
+			cells = slices.Insert(cells, 3, any(count(r.Mappings)))
 		}
 		t.add(append(cells, count(r.PortsUsed), fullest, where)...)
 	}

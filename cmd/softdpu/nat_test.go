@@ -69,6 +69,23 @@ fd20:1::/64  branch     20    500
 	}
 }
 
+// Mappings have a column where some rule has them.
+func TestNATTableShowsMappings(t *testing.T) {
+	var out bytes.Buffer
+	rules := []gateway.NATRuleStatus{
+		{Name: "phones", Kind: "masquerade", Text: "masquerade, mapping endpoint-independent", File: "nat.yaml", Line: 3, Flows: 9, Mapping: "endpoint-independent", Mappings: 4},
+		{Name: "rest", Kind: "masquerade", Text: "masquerade", File: "nat.yaml", Line: 4, Flows: 2, Mapping: "address-and-port-dependent"},
+	}
+	if err := natTable(rules).write(&out, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"FLOWS  MAPPINGS  OPENED", "    9         4       0", "    2         0       0"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
 // Only if a flow is translated is there a column for what it becomes.
 func TestFlowTableShowsTranslations(t *testing.T) {
 	flow := gateway.Flow{

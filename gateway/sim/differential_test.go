@@ -78,7 +78,7 @@ func covered(t *testing.T, all *traffic.Tally) {
 	if all.Clamped < all.Packets/200 {
 		t.Errorf("the MSS of %d packets was lowered, of %d", all.Clamped, all.Packets)
 	}
-	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker", "answered"} {
+	for _, what := range []string{"tcp", "udp", "query", "other", "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker", "answered", "admitted"} {
 		if n := all.Translated[what]; n < max(1, all.Packets/10_000) {
 			t.Errorf("%d packets of translated flows are %s", n, what)
 		}
@@ -124,7 +124,7 @@ func (r *reading) choose(p *traffic.Packet) (*oracle.Choice, error) {
 	}
 	r.frame = append(r.frame[:0], r.got.Frame...)
 	r.got.Frame = r.frame
-	c := &oracle.Choice{Routed: r.sim.routed}
+	c := &oracle.Choice{Routed: r.sim.routed, Mapping: r.sim.mapping}
 	if r.got.Reason != bpf.XDPReasonREASON_NONE {
 		c.Reason = r.got.Reason.String()
 	}
@@ -134,6 +134,28 @@ func (r *reading) choose(p *traffic.Packet) (*oracle.Choice, error) {
 		c.Dst = netip.AddrPortFrom(f.NAT.Outer.Destination(), f.NAT.Outer.DstPort)
 	}
 	return c, nil
+}
+
+// mapping returns the port that the engine has for an end inside by a rule with mapping.
+func (s *Sim) mapping(rule string, proto uint8, inside netip.AddrPort, outside netip.Addr) (uint16, bool) {
+	family := uint8(6)
+	if outside.Is4() {
+		family = 4
+	}
+	for id := range s.policy.NATRules {
+		r := &s.policy.NATRules[id]
+		if r.Name != rule || r.Family != family || r.Destinations {
+			continue
+		}
+		f, found := s.Table().Lookup(flowtable.Tuple{
+			Family: family, Proto: proto, Kind: flowtable.KeyMapping, Domain: uint16(id >> 16), DstPort: uint16(id),
+			Src: address(inside.Addr()), SrcPort: inside.Port(), Dst: address(outside),
+		})
+		if found && f.NAT != nil {
+			return f.NAT.Outer.SrcPort, true
+		}
+	}
+	return 0, false
 }
 
 // readStream sends n packets of a stream through an engine and adds what they reached to all.

@@ -37,7 +37,7 @@ func (f *flow) name() Flow {
 	k := f.original
 	return Flow{
 		Src: netip.AddrPortFrom(k.src, k.sport), Dst: netip.AddrPortFrom(k.dst, k.dport), Proto: k.proto, Domain: k.domain,
-		Translated: f.outer != nil,
+		Translated: f.outer != nil, Admitted: f.admitted,
 	}
 }
 
@@ -55,6 +55,7 @@ type flow struct {
 	epoch     int
 	revoked   bool
 	midstream bool
+	admitted  bool // by a mapping: its opening names the end inside
 	worked    bool // its packets go to a worker: there is none here that would let them go
 	state     State
 	opener    leg

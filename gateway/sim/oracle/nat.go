@@ -24,43 +24,53 @@ type Choice struct {
 	Src    netip.AddrPort // as the other end sees it, an ICMP identifier as port
 	Dst    netip.AddrPort
 	Reason string // why it refused the packet, "" if it did not
+	// Mapping returns the port that it has for an end inside and an address outside by a rule with mapping, once
+	// the packet is through.
+	Mapping func(rule string, proto uint8, inside netip.AddrPort, outside netip.Addr) (port uint16, made bool)
 }
 
 // destinationRule returns the rule for the destination of an opening packet, nil if none translates it. Before
 // the route is known only the gateway itself has a zone.
 func (o *Oracle) destinationRule(op Opening) *firewall.NATRule {
+	r, _ := o.destinationAnswer(op)
+	return r
+}
+
+// destinationAnswer is destinationRule, and whether the packet is left as it is where no rule translates it: no
+// mapping is asked then.
+func (o *Oracle) destinationAnswer(op Opening) (rule *firewall.NATRule, decided bool) {
 	if within(op.Dst, groups...) {
-		return nil // for the host zone
+		return nil, true // for the host zone
 	}
 	op.To = ""
 	if r := o.world.Route(op.Dst); r != nil && r.Kind == RouteHost {
 		op.To = firewall.NameHost
 	}
 	if o.dhcp(op) || !o.world.Management.Override && o.managed(op) {
-		return nil // not to be cut off
+		return nil, true // not to be cut off
 	}
 	for i := range o.policy.NAT {
 		r := &o.policy.NAT[i]
 		switch r.Kind {
 		case firewall.NATKeep:
 			if o.asks(r, op) {
-				return nil
+				return nil, true
 			}
 		case firewall.NATDestination:
 			if r.Servers[0].Address.Is4() == op.Dst.Is4() && o.asks(r, op) {
 				if len(willing(r)) == 0 {
-					return nil
+					return nil, true
 				}
-				return r
+				return r, true
 			}
 		case firewall.NATPrefix:
 			// The other way round: from where the rule leads to, to what is seen there.
 			if r.Outside.Contains(op.Dst) && o.selects(&r.To, op.From, op.Src, &op.MAC) {
-				return r
+				return r, true
 			}
 		}
 	}
-	return nil
+	return nil, false
 }
 
 // sourceRule returns the rule for the source, nil if none translates it.

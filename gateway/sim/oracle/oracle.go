@@ -23,6 +23,7 @@ type Oracle struct {
 	pooled     map[affinity]netip.Addr
 	marks      map[mark]bool // ends of all flows that there have been
 	peeked     map[datagramKey]key
+	mapped     mappings
 }
 
 // New returns an oracle without flows. An error says where policy and world do not fit.
@@ -30,6 +31,7 @@ func New(policy *firewall.Policy, world World) (*Oracle, error) {
 	o := &Oracle{
 		world: world, flows: make(map[key]*flow), aliases: make(map[key]*flow),
 		datagrams: make(map[datagramKey]*datagram), marks: make(map[mark]bool), peeked: make(map[datagramKey]key),
+		mapped: mappings{at: make(map[endpoint]*Mapping), peers: make(map[peer]bool)},
 	}
 	if err := o.SetPolicy(policy); err != nil {
 		return nil, err
@@ -91,6 +93,7 @@ type Flow struct {
 	Proto      uint8
 	Domain     uint16
 	Translated bool
+	Admitted   bool // its opener came in by a mapping
 	Later      bool // the packet is a fragment of it without its ports
 }
 
@@ -233,14 +236,15 @@ func (o *Oracle) miss(p *packet, c *Choice) Verdict {
 		return drop(reason)
 	}
 	h, reason := o.route(p.port, p.vlan, p.src, t.outer.dst)
-	if reason == "" && h.host() && t.destination != nil {
+	if reason == "" && h.host() && (t.destination != nil || t.mapping != nil) {
 		reason = "nat-to-host"
 	}
 	if reason != "" {
 		return drop(reason).chosen(t)
 	}
 	op.To = h.zone
-	j := o.Judge(op)
+	judged := t.mapping.inside(op)
+	j := o.Judge(judged)
 	refuse := func(reason string) Verdict {
 		v := drop(reason).audited(j.Audit).chosen(t)
 		v.Rule = j.Rule
@@ -258,13 +262,15 @@ func (o *Oracle) miss(p *packet, c *Choice) Verdict {
 	if !o.room(p.key(), t.outer) {
 		return refuse("flow-table-full")
 	}
-	return proceed(p, o.open(p, op, j, t.outer, t.source), h, true, false).audited(j.Audit).chosen(t)
+	f := o.open(p, judged, j, t.outer, t.source)
+	f.admitted = t.mapping != nil
+	return proceed(p, f, h, true, false).audited(j.Audit).chosen(t)
 }
 
 // room reports whether the table takes a flow, and its alias if it is translated. One that is reopened gives
 // its own place.
 func (o *Oracle) room(original, outer key) bool {
-	entries := len(o.flows) + len(o.aliases)
+	entries := len(o.flows) + len(o.aliases) + 2*len(o.mapped.all) + len(o.mapped.peers)
 	if o.owner(original) == nil {
 		entries++
 	}

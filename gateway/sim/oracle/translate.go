@@ -11,8 +11,9 @@ import (
 type translation struct {
 	outer       key // in the opener's direction
 	destination *firewall.NATRule
-	source      string // name of the rule for its source, "" for none
-	wrong       string // what the executor chose and may not
+	mapping     *Mapping // by which it comes in
+	source      string   // name of the rule for its source, "" for none
+	wrong       string   // what the executor chose and may not
 }
 
 // affinity is what one choice must be the same for.
@@ -43,8 +44,11 @@ func (o *Oracle) translateDestination(p *packet, op Opening, c *Choice) (t trans
 	if number, _ := o.world.pair(p.port); number != 0 {
 		return t, ""
 	}
-	r := o.destinationRule(op)
+	r, decided := o.destinationAnswer(op)
 	if r == nil {
+		if m := o.admits(p); m != nil && !decided {
+			t.mapping, t.outer.dst, t.outer.dport = m, m.Inside.Addr(), m.Inside.Port()
+		}
 		return t, ""
 	}
 	t.destination = r
@@ -97,9 +101,12 @@ func (o *Oracle) translateSource(p *packet, op Opening, h hop, t *translation, c
 	if h.host() || h.peer {
 		return ""
 	}
-	r := o.sourceRule(op)
+	hairpin := o.hairpin(t.mapping, op)
+	r, to := o.sourceRule(op), h.zone
 	kind := firewall.NATKeep
 	switch d := t.destination; {
+	case hairpin != nil:
+		r, kind, to = hairpin, hairpin.Kind, t.mapping.To
 	case r != nil:
 		kind = r.Kind
 	case d != nil && d.Kind == firewall.NATDestination && d.Hairpin && op.From == op.To:
@@ -111,14 +118,17 @@ func (o *Oracle) translateSource(p *packet, op Opening, h hop, t *translation, c
 	switch kind {
 	case firewall.NATMasquerade:
 		a, ok := o.masquerade(h, p.is4())
+		if hairpin != nil {
+			a, ok = p.dst, true
+		}
 		if !ok {
 			return "nat-no-address"
 		}
 		t.outer.src = a
-		return o.choosePort(p, r, t, c)
+		return o.choosePort(p, r, t, c, to)
 	case firewall.NATSource:
 		o.chooseAddress(p, r, t, c)
-		return o.choosePort(p, r, t, c)
+		return o.choosePort(p, r, t, c, to)
 	case firewall.NATPrefix:
 		to, ok := movePrefix(op.Src, r.Inside, r.Outside)
 		if !ok {
@@ -175,7 +185,11 @@ func (o *Oracle) owner(k key) *flow {
 func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c *Choice) {
 	at := affinity{rule: r.Name, src: p.src}
 	before, known := o.pooled[at]
+	mapped, isMapped := mappedAddress(p, r, c)
 	switch {
+	case isMapped && !c.made() && !known:
+		o.pooled[at], t.outer.src = mapped, mapped
+		return
 	case r.Pool.First == r.Pool.Last:
 		t.outer.src = r.Pool.First
 		return
@@ -202,11 +216,14 @@ func (o *Oracle) chooseAddress(p *packet, r *firewall.NATRule, t *translation, c
 }
 
 // choosePort takes the executor's choice of a port or identifier, or finds that there was none.
-func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *Choice) string {
+func (o *Oracle) choosePort(p *packet, r *firewall.NATRule, t *translation, c *Choice, to string) string {
 	switch p.proto {
 	case protoTCP, protoUDP, protoICMP, protoICMPv6:
 	default:
 		return o.unchosen(p, r, t, c)
+	}
+	if r.Mapping {
+		return o.mapSource(p, r, t, c, to)
 	}
 	switch {
 	case t.outer == p.key():

@@ -64,9 +64,9 @@ func (w *author) natRule() string {
 	case 0:
 		what = "keep: true"
 	case 1, 2, 3:
-		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.natLimit(), ", ") + "}"
+		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.natLimit()+w.mapping(), ", ") + "}"
 	case 4, 5:
-		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.natLimit() + "}"
+		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.natLimit() + w.mapping() + "}"
 	case 6, 7, 8:
 		to = w.natDestination(family)
 		what, service = w.dnat(family)
@@ -145,6 +145,15 @@ func (w *author) otherLimit(rule string) string {
 		return fmt.Sprintf("%ssource_limit: %d%s", before, 1+w.r.IntN(12), limit[strings.Index(limit, "}"):])
 	}
 	return strings.Replace(rule, "masquerade: {", fmt.Sprintf("masquerade: {source_limit: %d, ", 1+w.r.IntN(12)), 1)
+}
+
+// mapping writes what a rule that chooses ports says of mappings: all of a stream have them or none, since they
+// share addresses.
+func (w *author) mapping() string {
+	if !w.maps {
+		return w.one("", ", mapping: address-and-port-dependent, filtering: address-and-port-dependent")
+	}
+	return ", mapping: endpoint-independent" + w.one("", ", filtering: endpoint-independent", ", filtering: endpoint-independent", ", filtering: address-dependent")
 }
 
 func (w *author) pool(family uint8) string {
@@ -245,15 +254,15 @@ func (w *author) usualRules() []string {
 	few := w.r.IntN(60000) + 1024
 	for i := range w.segments {
 		if s := &w.segments[i]; s.peer == -1 {
-			all = append(all, fmt.Sprintf("{name: few%d, from: any, to: %s, service: [udp, icmp, icmpv6], masquerade: {ports: %d-%d}}", i, s.zone, few, few+2))
+			all = append(all, fmt.Sprintf("{name: few%d, from: any, to: %s, service: [udp, icmp, icmpv6], masquerade: {ports: %d-%d%s}}", i, s.zone, few, few+2, w.mapping()))
 			break
 		}
 	}
 	all = append(all, w.toGateway())
-	all = append(all, fmt.Sprintf("{name: shy, from: any, to: %s, service: [tcp/1-1023, udp/53, gre], masquerade: {source_limit: %d}}", w.routedZone(), 1+w.r.IntN(6)))
+	all = append(all, fmt.Sprintf("{name: shy, from: any, to: %s, service: [tcp/1-1023, udp/53, gre], masquerade: {source_limit: %d%s}}", w.routedZone(), 1+w.r.IntN(6), w.mapping()))
 	for i, zone := range w.zones {
 		if slices.ContainsFunc(w.segments, func(s segment) bool { return s.zone == zone && s.peer == -1 }) {
-			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {}}", i, zone))
+			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {%s}}", i, zone, strings.TrimPrefix(w.mapping(), ", ")))
 		}
 	}
 	return all

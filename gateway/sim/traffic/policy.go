@@ -28,6 +28,7 @@ type author struct {
 	head  string // sets, workloads and services
 
 	translates bool // policies have nat rules
+	maps       bool // those that choose ports have mappings
 	translated int  // nat rules so far
 	nat        []string
 }

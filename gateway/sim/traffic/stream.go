@@ -86,9 +86,13 @@ func NewStream(seed uint64, opts Options) (*Stream, error) {
 		layout: l, smith: newSmith(l), author: newAuthor(l, r), Seed: seed, World: l.world, Tally: NewTally(), r: r,
 		now: time.Hour, choose: opts.Choose,
 	}
+	s.maps = seed/3%2 == 0 // of all kinds of layouts
 	known := recipes
 	if s.translates = opts.Choose != nil && routed(l); s.translates {
 		known = slices.Concat(recipes, natRecipes)
+		if s.maps {
+			known = slices.Concat(known, mappingRecipes)
+		}
 	}
 	for _, c := range known {
 		if (c.name == "rule" || !slices.Contains(opts.Without, c.name)) && (c.fits == nil || c.fits(l)) {

@@ -15,7 +15,7 @@ type Tally struct {
 	Reasons map[string]int // packets by reason
 	Recipes map[string]int // packets by recipe
 	// Translated are packets of translated flows that were forwarded or passed, by what they are: "tcp", "udp",
-	// "query", "other", and besides "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker".
+	// "query", "other", and besides "reply", "error", "later-fragment", "ipv6", "to-kernel", "worker", "admitted".
 	Translated map[string]int
 	// Rules that can be reached, by policy and name, with the packets that they decided about or, in
 	// audit mode, matched.
@@ -96,6 +96,7 @@ func (t *Tally) translated(v *oracle.Verdict) {
 	for what, is := range map[string]bool{
 		"reply": slices.Contains(v.Beside, "builtin-replies"), "error": slices.Contains(v.Beside, "builtin-icmp-errors"),
 		"later-fragment": v.Later, "ipv6": v.Src.Addr().Is6(), "to-kernel": v.Pass != "", "worker": v.Worker,
+		"admitted": v.Admitted,
 	} {
 		if is {
 			t.Translated[what]++
