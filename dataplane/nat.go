@@ -14,7 +14,7 @@ import (
 // nat is what a plane knows of translation.
 type nat struct {
 	may    bool // flows may be translated; publishing is held
-	limits bool // flows may count for their sources; publishing is held
+	limits bool // flows may count for their sources, until the last one ends; publishing is held
 	maps   bool // there may be mappings, and flows that came in by them; publishing is held
 
 	// natMu is held, to read or to write.
@@ -129,14 +129,6 @@ func addNATCounters(a, b bpf.XDPNatCounter) bpf.XDPNatCounter {
 	a.Conflicts += b.Conflicts
 	a.Limited += b.Limited
 	return a
-}
-
-// LimitsSources reports whether flows may count for their sources. It is so from the first generation on that
-// limits some, since flows count until they end.
-func (p *Plane) LimitsSources() bool {
-	p.publishing.Lock()
-	defer p.publishing.Unlock()
-	return p.nat.limits
 }
 
 // Translates reports whether flows may be translated. It is so from the first generation on that asked for
