@@ -42,7 +42,7 @@ func (c *Compiled) ask(destinations bool, from, to uint8, proto uint8, src, dst 
 
 // Which rule each list answers with.
 func TestNATLists(t *testing.T) {
-	c := compileNAT(t, natPolicy)
+	c := compileNAT(t, natPolicy+"rules: [{name: all, from: any, to: any, action: allow}]\n")
 	if len(c.Warnings) > 0 {
 		t.Errorf("warnings: %v", c.Warnings)
 	}
@@ -339,6 +339,10 @@ nat:
 			`nat rule "x" can never match`, `covered by nat rule "first" in p.yaml:6`},
 		{"half covered", "{name: x, from: lan, to: wan, prefix: {inside: 10.1.0.0/16, outside: 198.18.0.0/16}}", "", ""},
 		{"another list", "{name: x, from: lan, to: 192.0.2.1, service: tcp/80, dnat: {to: 10.0.0.1}}", "", ""},
+		{"allowed by nothing", "{name: x, from: wan, to: 192.0.2.9, service: tcp/80, dnat: {to: 10.0.0.1, port: 8080}}",
+			`no rule allows what nat rule "x" translates`, `zone "lan", for the addresses and ports that are asked for`},
+		{"by its inside port", "{name: x, from: wan, to: 192.0.2.1, service: tcp/8443, dnat: {to: 10.0.0.1, port: 443}}", `no rule allows what nat rule "x"`, "as the nat rule names them"},
+		{"by a server that drains", "{name: x, from: wan, to: 192.0.2.9, dnat: {servers: [{address: 10.0.0.1}, {address: 172.16.0.1, drain: true}]}}", `no rule allows what nat rule "x"`, `zone "lan"`},
 		{"empty set", "{name: x, from: {set: none}, to: any, masquerade: {}}", `nat rule "x" can never match`, "`from` asks"},
 		{"families", "{name: x, from: lan, to: {set: six}, snat: {addresses: 192.0.2.1}}", `nat rule "x" can never match`, "no address family in common"},
 		{"service", "{name: x, from: lan, to: any, service: icmpv6, snat: {addresses: 192.0.2.1}}", `nat rule "x" can never match`, "no address family in common"},
@@ -349,7 +353,12 @@ nat:
 		{"a host's", "{name: x, from: wan, to: lan, snat: {addresses: 10.0.0.9}}", `nat rule "x" writes 10.0.0.9, which is in the addresses of zone "lan"`, "routed to the gateway"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := compileNAT(t, zones+"  - "+tt.rule+"\n")
+			c := compileNAT(t, zones+"  - "+tt.rule+`
+rules:
+  - {name: web, from: any, to: {zone: lan, addresses: [192.0.2.1]}, service: [tcp/80, tcp/443], action: allow}
+  - {name: seen, from: any, to: {zone: lan, addresses: [192.0.2.9]}, action: allow, mode: audit}
+  - {name: shut, from: any, to: {zone: lan, addresses: [192.0.2.9]}, action: deny}
+`)
 			var all []string
 			for _, w := range c.Warnings {
 				if strings.Contains(w.Msg, "set ") {

@@ -25,7 +25,11 @@ type Translation struct {
 type NATMiss struct {
 	Rule *NATRuleInfo
 	Why  string // "the source address is another"
+	Ways int    // in which the packet is another than the rule's; of the other family, in all
 }
+
+// natWays is the most that a miss can have.
+const natWays = 6
 
 // TranslateDestination asks the rules for destinations about a packet from a zone. Local says that its
 // destination is an address of the gateway itself.
@@ -72,11 +76,12 @@ func (c *Compiled) natMisses(k *bpf.XDPClassifyKey, destinations bool, matched u
 			}
 			if info.Family != k.Family {
 				if miss.Rule == nil {
-					miss = NATMiss{info, "it translates the other address family"}
+					miss = NATMiss{info, "it translates the other address family", natWays}
 				}
 				continue
 			}
-			miss = NATMiss{info, natMissed(k, list, id)}
+			why := natMissed(k, list, id)
+			miss = NATMiss{info, strings.Join(why, ", "), len(why)}
 		}
 		if miss.Rule != nil {
 			misses = append(misses, miss)
@@ -86,7 +91,7 @@ func (c *Compiled) natMisses(k *bpf.XDPClassifyKey, destinations bool, matched u
 }
 
 // natMissed says what keeps a packet from the entry of a rule that it is nearest to.
-func natMissed(k *bpf.XDPClassifyKey, list []flowtable.ACLEntry, id uint32) string {
+func natMissed(k *bpf.XDPClassifyKey, list []flowtable.ACLEntry, id uint32) []string {
 	src, dst := keyAddress(k.Family, k.SrcHi, k.SrcLo), keyAddress(k.Family, k.DstHi, k.DstLo)
 	var fewest []string
 	for i := range list {
@@ -116,9 +121,9 @@ func natMissed(k *bpf.XDPClassifyKey, list []flowtable.ACLEntry, id uint32) stri
 		}
 	}
 	if len(fewest) == 0 {
-		return "what is for the gateway's management or its DHCP is not translated"
+		return []string{"what is for the gateway's management or its DHCP is not translated"}
 	}
-	return strings.Join(fewest, ", ")
+	return fewest
 }
 
 func natWrongZone(k *bpf.XDPClassifyKey) string {

@@ -14,6 +14,9 @@ func (c *compiler) lintNAT(parts []natPart) {
 	if len(c.out.NATDestinations)+len(c.out.NATSources) <= lintEntries {
 		c.shadowedNAT(parts)
 	}
+	if len(c.out.NATDestinations) <= lintEntries && len(c.entries) <= lintEntries {
+		c.forbiddenNAT(parts)
+	}
 	for i := range c.policy.NAT {
 		r := &c.policy.NAT[i]
 		if ports := int(r.Ports.Last) - int(r.Ports.First) + 1; r.SourceLimit >= ports {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -39,6 +40,7 @@ type explainedNot struct {
 	File string `json:"file"`
 	Line int    `json:"line"`
 	Why  string `json:"why"`
+	ways int    // in which the packet is another
 }
 
 // translate fills in what becomes of both ends, if the policy has nat rules. It is asked behind judge.
@@ -96,7 +98,7 @@ func (x *explanation) refuse(reason bpf.XDPReason, why, rule string) {
 // asked fills in the rule that matched, and those before it.
 func (s *explainedSide) asked(c *firewall.Compiled, rule uint32, misses []firewall.NATMiss) {
 	for _, m := range misses {
-		s.Asked = append(s.Asked, explainedNot{m.Rule.Name, m.Rule.File, m.Rule.Line, m.Why})
+		s.Asked = append(s.Asked, explainedNot{m.Rule.Name, m.Rule.File, m.Rule.Line, m.Why, m.Ways})
 	}
 	if info := &c.NATRules[rule]; rule != 0 {
 		s.Rule, s.Kind, s.File, s.Line = info.Name, string(info.Kind), info.File, info.Line
@@ -250,8 +252,9 @@ func endOf(a netip.AddrPort) string {
 	return a.String()
 }
 
-// mostAsked is how many rules that did not match are listed for people, of each side.
-const mostAsked = 8
+// mostAsked is how many rules that did not match are listed for people, of each side, where none did: those that
+// came nearest.
+const mostAsked = 3
 
 // text is the two sides for people.
 func (n *explainedNAT) text() string {
@@ -261,7 +264,14 @@ func (n *explainedNAT) text() string {
 		*explainedSide
 	}{{"source", &n.Source}, {"destination", &n.Destination}} {
 		fmt.Fprintf(&b, "  nat     %s %s\n", side.name, side.Says)
-		for i, m := range side.Asked {
+		if side.Rule != "" {
+			if len(side.Asked) > 0 {
+				fmt.Fprintf(&b, "          %s before it did not match, which -o json lists\n", quantity(len(side.Asked), "rule"))
+			}
+			continue
+		}
+		nearest := slices.SortedStableFunc(slices.Values(side.Asked), func(a, b explainedNot) int { return cmp.Compare(a.ways, b.ways) })
+		for i, m := range nearest {
 			if i == mostAsked && len(side.Asked) > mostAsked+1 {
 				fmt.Fprintf(&b, "          and %s more, which -o json lists\n", quantity(len(side.Asked)-i, "rule"))
 				break
