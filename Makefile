@@ -136,7 +136,7 @@ format: deps-build deps-lint ## Format Go and C
 
 check: generate lint deps-test ## Everything before a commit: generated code is current, style, tests with -race
 	$(GIT) diff --exit-code -- bpf
-	@$(call run-tests,-race -timeout 30m)
+	@$(call run-tests,-race -timeout 30m -vet=off)
 
 # --- Use ------------------------------------------------------------------------------------------
 demo: build ## Watch real traffic pass, and be refused, and why (root)

@@ -28,7 +28,11 @@ rules:
 
 // Every flow of a rule that logs ends in one event, which says why.
 func TestLabFlowEnds(t *testing.T) {
-	o := openWith(t, "t-lab-en", labRouted+"flows: {max: 16, half_open_share: 1, timeouts: {tcp_time_wait: 1s, tcp_closed: 1s, udp: 1s, udp_new: 1s}}\n", endsPolicy)
+	t.Parallel()
+	// A flow that the policy stops allowing is not to age before that.
+	o := openWith(t, "t-lab-en", labRouted+"flows: {max: 16, half_open_share: 1, timeouts: {tcp_time_wait: 1s, tcp_closed: 1s, udp: 4s, udp_new: 4s}}\n", endsPolicy)
+	c := write(t, labRouted, strings.Replace(endsPolicy, "udp/8", "udp/9", 1))
+	next := must(must(PrepareRuleset(c, time.Now(), nil)).generation(2))
 	out := way{srcMAC: must(o.client.MAC("c0")), dstMAC: must(o.gw.MAC("lan")), src: client4, dst: server4}
 	back := way{srcMAC: must(o.server.MAC("s0")), dstMAC: must(o.gw.MAC("wan")), src: server4, dst: client4}
 	step := func(want uint32, port uint32, frame []byte) {
@@ -73,8 +77,6 @@ func TestLabFlowEnds(t *testing.T) {
 	step(xdpRedirect, o.lan, out.udp(t, 4, 7, nil)) // nobody says more
 	step(xdpRedirect, o.lan, out.udp(t, 5, 8, nil)) // the policy stops allowing it
 
-	c := write(t, labRouted, strings.Replace(endsPolicy, "udp/8", "udp/9", 1))
-	next := must(must(PrepareRuleset(c, time.Now(), nil)).generation(2))
 	if err := o.gw.Do(func() error { return o.plane.Publish(next) }); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,7 @@ func TestLabFlowEnds(t *testing.T) {
 	step(xdpDrop, o.lan, out.udp(t, 5, 8, nil))
 
 	// All but the one that began anew.
-	testenv.Eventually(t, 10*time.Second, func() error {
+	testenv.Eventually(t, 20*time.Second, func() error {
 		flows, err := o.api.Flows(t.Context(), "", 0)
 		if err == nil && len(flows) != 1 {
 			err = fmt.Errorf("%d flows are left: %+v", len(flows), flows)

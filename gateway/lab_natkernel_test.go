@@ -72,9 +72,9 @@ func holdTalks(t *testing.T, g natGateway, talks []*natTalk) natHeld {
 			if len(want) == 0 {
 				continue
 			}
-			limit := 3 * time.Second
-			if missing > 0 { // something is wrong already, and not that it takes long
-				limit = 200 * time.Millisecond
+			limit := 10 * time.Second
+			if missing > 0 { // something is wrong already, and hardly that it takes long
+				limit = time.Second
 			}
 			for end := time.Now().Add(testenv.Patience(limit)); ; time.Sleep(500 * time.Microsecond) {
 				g.collect(t, raw)
