@@ -17,10 +17,30 @@ import (
 // directions. Of fragments whose first never comes 64 are held for a second.
 func TestLabFragmentOrders(t *testing.T) {
 	t.Parallel()
-	r := newNATRig(t, "t-lab-fo", natZones+`
+	for _, c := range []struct {
+		name, prefix, config string
+		queues               int
+	}{
+		{"driver", "t-lab-fo", labRouted, 1},
+		{"workers", "t-lab-fow", forced(labRouted), 2},
+		{"generic", "t-lab-fog", generic(labRouted), 1},
+	} {
+		if c.name != "driver" && !long() {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, "client-server", testenv.Options{Prefix: c.prefix, Queues: c.queues}, c.config, natZones+`
   - {name: plain4, from: lan, to: {zone: wan, addresses: [10.10.2.12]}, keep: true}
   - {name: plain6, from: lan, to: {zone: wan, addresses: ["fd10:2::12"]}, keep: true}
 `+natMasquerade)
+			hideFrom(t, r.lab)
+			fragmentOrders(t, r)
+		})
+	}
+}
+
+func fragmentOrders(t *testing.T, r *rig) {
+	t.Helper()
 	addRoute(t, r.server, "10.10.1.0/24", "10.10.2.1")
 	addRoute(t, r.server, "fd10:1::/64", "fd10:2::1")
 	up, down := must(r.client.OpenSender("c0")), must(r.server.OpenSender("s0"))
