@@ -29,7 +29,7 @@ var apiTypes = map[string]any{
 	"Error": apiError{}, "Mistake": Mistake{},
 	"Flow": Flow{}, "Killed": Killed{}, "Drop": Drop{}, "Pass": Pass{}, "RuleStatus": RuleStatus{}, "Reloaded": Reloaded{},
 	"Status": Status{}, "PolicyStatus": PolicyStatus{}, "FileStatus": FileStatus{}, "PortStatus": PortStatus{},
-	"TableStatus": TableStatus{}, "EventStatus": EventStatus{}, "Inheritance": Inheritance{},
+	"TableStatus": TableStatus{}, "FragmentStatus": FragmentStatus{}, "EventStatus": EventStatus{}, "Inheritance": Inheritance{},
 	"UnconfirmedStatus": UnconfirmedStatus{}, "RolledBackStatus": RolledBackStatus{}, "Confirmed": Confirmed{},
 	"HistoryEntry": HistoryEntry{}, "Changes": firewall.Changes{}, "Change": firewall.Change{},
 	"PolicyDiff": PolicyDiff{}, "DiffSide": DiffSide{}, "Difference": firewall.Difference{}, "FieldDiff": firewall.FieldDiff{},
