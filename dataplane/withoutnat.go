@@ -19,7 +19,7 @@ var natFunctions = []string{
 // mappingFunctions are those that only endpoint-independent mapping calls, filteringFunctions those that only
 // its filtering does.
 var (
-	mappingFunctions   = []string{"enter_mapping"}
+	mappingFunctions   = []string{"find_mapping", "enter_mapping_alias", "enter_mapping", "enter_peer", "finish_mapping"}
 	filteringFunctions = []string{"admit", "choose_hairpin", "keep_destination"}
 )
 

@@ -65,6 +65,52 @@ func TestWithoutNAT(t *testing.T) {
 	}
 }
 
+// A policy that translates without mappings has none of theirs, and one whose mappings let nobody in nothing that
+// does: no function, no reading of their constants. The rest is there.
+func TestWithoutMapping(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		takeOut  func(*ebpf.CollectionSpec) error
+		gone     []string
+		constant []string
+		stay     []string
+	}{
+		{"without mappings", withoutMapping, slices.Concat(mappingFunctions, filteringFunctions), []string{bpf.XDPVarHaveMapping, bpf.XDPVarHaveFiltering},
+			[]string{"miss_translated", "choose_source", "enter_alias"}},
+		{"without filtering", withoutFiltering, filteringFunctions, []string{bpf.XDPVarHaveFiltering}, append([]string{"miss_translated"}, mappingFunctions...)},
+	} {
+		spec := specOf(t, true)
+		count := func(prog string) (there, read int) {
+			for i := range spec.Programs[prog].Instructions {
+				ins := &spec.Programs[prog].Instructions[i]
+				if fn := btf.FuncMetadata(ins); fn != nil && slices.Contains(tt.gone, fn.Name) {
+					there++
+				}
+				if slices.ContainsFunc(tt.constant, func(c string) bool { return readsConstant(ins, spec.Variables[c]) }) {
+					read++
+				}
+			}
+			return there, read
+		}
+		if there, read := count(bpf.XDPProgSoftdpu); there != len(tt.gone) || read == 0 {
+			t.Errorf("%s: the object has %d of %v and %d readings", tt.name, there, tt.gone, read)
+		}
+		if err := tt.takeOut(spec); err != nil {
+			t.Fatal(err)
+		}
+		for prog := range spec.Programs {
+			if there, read := count(prog); there+read != 0 {
+				t.Errorf("%s: %s has %d of %v and %d readings", tt.name, prog, there, tt.gone, read)
+			}
+		}
+		for _, name := range tt.stay {
+			if !slices.ContainsFunc(spec.Programs[bpf.XDPProgSoftdpu].Instructions, func(ins asm.Instruction) bool { return ins.Symbol() == name }) {
+				t.Errorf("%s: function %s is gone as well", tt.name, name)
+			}
+		}
+	}
+}
+
 // The kernel loads them, and without one instruction of translation.
 func TestWithoutNATLoaded(t *testing.T) {
 	testenv.RequireRoot(t)
