@@ -13,7 +13,7 @@ import (
 // onlyFor are the functions that are called only behind a constant of the programs that translate.
 var onlyFor = map[string][]string{
 	bpf.XDPVarHaveSourceLimit: {"count_source"},
-	bpf.XDPVarHaveMapping:     {"enter_mapping"},
+	bpf.XDPVarHaveMapping:     {"find_mapping", "enter_mapping_alias", "enter_mapping", "enter_peer", "finish_mapping"},
 	bpf.XDPVarHaveFiltering:   {"admit", "choose_hairpin", "keep_destination"},
 }
 

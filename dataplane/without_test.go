@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -11,6 +12,37 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/testenv"
 )
+
+// The object has every function that is taken out, and the constants are read nowhere afterwards.
+func TestWithout(t *testing.T) {
+	for constant, functions := range onlyFor {
+		spec, err := bpf.LoadXDP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := func() (there []string, reads int) {
+			for i := range spec.Programs[bpf.XDPProgSoftdpu].Instructions {
+				ins := &spec.Programs[bpf.XDPProgSoftdpu].Instructions[i]
+				if slices.Contains(functions, ins.Symbol()) {
+					there = append(there, ins.Symbol())
+				}
+				if readsConstant(ins, spec.Variables[constant]) {
+					reads++
+				}
+			}
+			return there, reads
+		}
+		if there, reads := found(); len(there) != len(functions) || reads == 0 {
+			t.Errorf("%s: the object has %v of %v, and %d readings", constant, there, functions, reads)
+		}
+		if err := without(spec, constant, functions...); err != nil {
+			t.Fatal(err)
+		}
+		if there, reads := found(); len(there) != 0 || reads != 0 {
+			t.Errorf("%s: left are %v, and %d readings", constant, there, reads)
+		}
+	}
+}
 
 // What a policy that translates does not use of translation is not in its programs: no line of the file that
 // holds it.

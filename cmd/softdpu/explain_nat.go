@@ -66,6 +66,9 @@ func (x *explanation) translate(o *offline, p *firewall.TestPacket) {
 	t := c.TranslateDestination(p, uint8(from), o.local(p))
 	destination.asked(c, t.DestinationRule, t.DestinationMisses)
 	destination.becomes(o, p, &t)
+	if destination.Rule == "" && !x.Builtin {
+		destination.mapped(o, p)
+	}
 	switch {
 	case destination.conflict:
 		x.refuse(bpf.XDPReasonREASON_NAT_CONFLICT, "nat rule %q finds no word in the destination that can keep checksums as they are", destination.Rule)
@@ -142,6 +145,25 @@ func (s *explainedSide) becomes(o *offline, p *firewall.TestPacket, t *firewall.
 	}
 }
 
+// mapped adds which rule may let the packet in to an end inside: what mappings there are the running gateway alone
+// knows.
+func (s *explainedSide) mapped(o *offline, p *firewall.TestPacket) {
+	if p.Proto != packet.ProtoTCP && p.Proto != packet.ProtoUDP {
+		return
+	}
+	for i := range o.policy.NAT {
+		r := &o.policy.NAT[i]
+		writes := r.Kind == firewall.NATMasquerade && o.local(p) ||
+			r.Kind == firewall.NATSource && !p.Dst.Less(r.Pool.First) && !r.Pool.Last.Less(p.Dst)
+		if r.Filtering == "" || !writes || p.DstPort < r.Ports.First || r.Ports.Last < p.DstPort {
+			continue
+		}
+		s.Says += fmt.Sprintf(", but if an end inside has this address and port by nat rule %q, whose filtering is %s, it may become that, and the rules are asked about that",
+			r.Name, r.Filtering)
+		return
+	}
+}
+
 // leaves fills in the source.
 func (s *explainedSide) leaves(o *offline, p *firewall.TestPacket, t *firewall.Translation) {
 	what := ""
@@ -179,16 +201,20 @@ func (s *explainedSide) choice(o *offline, p *firewall.TestPacket) string {
 		return "" // it keeps its port
 	}
 	s.Ports = fmt.Sprintf("%d-%d", r.Ports.First, r.Ports.Last)
+	when := "when the flow opens"
+	if r.Mapping {
+		when = "when the first flow opens, and then the same for every destination"
+	}
 	switch {
 	case icmpProto(p.Proto):
-		return fmt.Sprintf(", its identifier chosen from %s when the flow opens: as it was if that is free", s.Ports)
+		return fmt.Sprintf(", its identifier chosen from %s %s: as it was if that is free", s.Ports, when)
 	case p.Proto != packet.ProtoTCP && p.Proto != packet.ProtoUDP:
 		s.Ports = ""
 		return "; it has no port, so only one sender at a time can speak to this destination"
 	case p.SrcPort < r.Ports.First || r.Ports.Last < p.SrcPort:
-		return fmt.Sprintf(", its port chosen from %s when the flow opens", s.Ports)
+		return fmt.Sprintf(", its port chosen from %s %s", s.Ports, when)
 	}
-	return fmt.Sprintf(", its port chosen from %s when the flow opens: %d if that is free", s.Ports, p.SrcPort)
+	return fmt.Sprintf(", its port chosen from %s %s: %d if that is free", s.Ports, when, p.SrcPort)
 }
 
 // masquerade returns the address of the port by which the flow leaves, or says what it is.

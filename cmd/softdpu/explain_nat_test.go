@@ -119,6 +119,32 @@ func TestExplainSaysBothSidesOfATranslation(t *testing.T) {
 	}
 }
 
+// Which port a mapping has, and whom it lets in, only the running gateway knows; that it may is said.
+func TestExplainMapping(t *testing.T) {
+	t.Chdir(simDir(t))
+	const branch = "name: branch, from: lan, to: wan, masquerade: {ports: 2000-65535}"
+	if !strings.Contains(explainNATPolicy, branch) {
+		t.Fatal("the policy is another")
+	}
+	text := strings.Replace(explainNATPolicy, branch, strings.Replace(branch, "5535}", "5535, mapping: endpoint-independent, filtering: address-dependent}", 1), 1)
+	if err := os.WriteFile("policy.yaml", []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	routed := "-c softdpu.yaml --routes routes.json "
+	for args, want := range map[string]string{
+		routed + "--in lan0 --src 10.20.1.7 --dst 203.0.113.5 --service udp/53":         `its port chosen from 2000-65535 when the first flow opens, and then the same for every destination: 49152 if that is free: nat rule "branch"`,
+		routed + "--in wan0 --src 203.0.113.5 --dst 192.0.2.2 --proto udp --dport 4500": `destination stays: no nat rule matched, but if an end inside has this address and port by nat rule "branch", whose filtering is address-dependent, it may become that`,
+	} {
+		if _, stdout, stderr := execute(t, append([]string{"explain"}, strings.Fields(args)...)...); !strings.Contains(stdout, want) {
+			t.Errorf("%s: no %q in\n%s%s", args, want, stdout, stderr)
+		}
+	}
+	_, stdout, _ := execute(t, append([]string{"explain"}, strings.Fields(routed+"--in lan0 --src 10.20.1.7 --dst 10.20.0.1 --service tcp/22")...)...)
+	if strings.Contains(stdout, "end inside") {
+		t.Errorf("management is told to be handed to a mapping:\n%s", stdout)
+	}
+}
+
 // In JSON the sides have fields of their own, and every rule that was asked is there.
 func TestExplainTranslationAsJSON(t *testing.T) {
 	t.Chdir(simDir(t))
