@@ -64,9 +64,9 @@ func (w *author) natRule() string {
 	case 0:
 		what = "keep: true"
 	case 1, 2, 3:
-		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.natLimit()+w.mapping(), ", ") + "}"
+		what = "masquerade: {" + strings.TrimPrefix(w.natPorts()+w.mapping()+w.natLimit(), ", ") + "}"
 	case 4, 5:
-		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.natLimit() + w.mapping() + "}"
+		what = "snat: {addresses: " + w.pool(family) + w.natPorts() + w.mapping() + w.natLimit() + "}"
 	case 6, 7, 8:
 		to = w.natDestination(family)
 		what, service = w.dnat(family)
@@ -132,7 +132,7 @@ func (w *author) natLimit() string {
 	return fmt.Sprintf(", source_limit: %d", 1+w.r.IntN(12))
 }
 
-// otherLimit gives a rule that masquerades another limit now and then, its first one or none: its flows stay.
+// otherLimit gives a rule that masquerades, whose limit stands last, another limit now and then, its first one or none: its flows stay.
 func (w *author) otherLimit(rule string) string {
 	before, limit, limited := strings.Cut(rule, "source_limit: ")
 	switch {
@@ -259,7 +259,7 @@ func (w *author) usualRules() []string {
 		}
 	}
 	all = append(all, w.toGateway())
-	all = append(all, fmt.Sprintf("{name: shy, from: any, to: %s, service: [tcp/1-1023, udp/53, gre], masquerade: {source_limit: %d%s}}", w.routedZone(), 1+w.r.IntN(6), w.mapping()))
+	all = append(all, fmt.Sprintf("{name: shy, from: any, to: %s, service: [tcp/1-1023, udp/53, gre], masquerade: {%s}}", w.routedZone(), strings.TrimPrefix(fmt.Sprintf("%s, source_limit: %d", w.mapping(), 1+w.r.IntN(6)), ", ")))
 	for i, zone := range w.zones {
 		if slices.ContainsFunc(w.segments, func(s segment) bool { return s.zone == zone && s.peer == -1 }) {
 			all = append(all, fmt.Sprintf("{name: out%d, from: any, to: %s, masquerade: {%s}}", i, zone, strings.TrimPrefix(w.mapping(), ", ")))
