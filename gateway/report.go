@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -254,7 +253,8 @@ func (r *reporter) status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Notes = slices.Concat(s.Notes, NATNotes(nat.Rules), NATAddressNotes(nat.Rules))
+	s.Notes = append(s.Notes, NATNotes(nat.Rules)...)
+	s.Notes = append(s.Notes, NATAddressNotes(nat.Rules)...)
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err
