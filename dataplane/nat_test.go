@@ -106,7 +106,7 @@ func TestPublishTranslates(t *testing.T) {
 		t.Error("a plane whose policy translates nothing translates")
 	}
 	used := mapsOf(t, p)
-	for _, name := range []string{bpf.XDPMapNatRules, bpf.XDPMapNatBuckets, bpf.XDPMapNatServers, bpf.XDPMapNatAddresses, bpf.XDPMapNatPasses} {
+	for _, name := range []string{bpf.XDPMapNatRules, bpf.XDPMapNatBuckets, bpf.XDPMapNatServers, bpf.XDPMapNatAddresses, bpf.XDPMapNatPasses, bpf.XDPMapNatHalves} {
 		if used[name] != nil {
 			t.Errorf("a program that translates nothing uses map %s", name)
 		}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -271,7 +270,9 @@ func (r *reporter) status() (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Notes = slices.Concat(s.Notes, NATNotes(nat.Rules), NATAddressNotes(nat.Rules), NATSourceNotes(nat.Rules))
+	s.Notes = append(s.Notes, NATNotes(nat.Rules)...)
+	s.Notes = append(s.Notes, NATAddressNotes(nat.Rules)...)
+	s.Notes = append(s.Notes, NATSourceNotes(nat.Rules)...)
 	sums, _, err := r.ledger.totals(nil)
 	if err != nil {
 		return nil, err
