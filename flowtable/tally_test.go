@@ -122,7 +122,11 @@ func TestSourceLimitOfVainAttempts(t *testing.T) {
 // A rule that gets a limit counts the flows that it has; those beyond the limit stay. Taking the limit away and setting
 // another one loses none.
 func TestSourceLimitComesLater(t *testing.T) {
-	row := masquerade(4, zoneLAN, zoneWAN, 1024, 65535)
+	t.Run("ports of their own", func(t *testing.T) { sourceLimitComesLater(t, masquerade(4, zoneLAN, zoneWAN, 1024, 65535)) })
+	t.Run("mappings", func(t *testing.T) { sourceLimitComesLater(t, mapping(4, 0)) })
+}
+
+func sourceLimitComesLater(t *testing.T, row natRow) {
 	r := natRig(t, row)
 	next := uint16(5000)
 	open := func(v Outcome, reason bpf.XDPReason) {
@@ -156,6 +160,27 @@ func TestSourceLimitComesLater(t *testing.T) {
 	r.allOver()
 	if n := r.Table().counted64(); n != 0 {
 		t.Errorf("%d flows count when all have ended", n)
+	}
+}
+
+// A flow that is refused for its source makes no mapping, and so takes no port.
+func TestSourceLimitOfMappings(t *testing.T) {
+	r := natRig(t, limitedTo(2, mapping(4, 0)))
+	for port := range uint16(20) {
+		want, reason := Forward, reasonNone
+		if port >= 2 {
+			want, reason = Drop, sourceLimit
+		}
+		r.want(lanIf, right(fromClient4.udp(t, 5000+port, 53, 9)), want, reason)
+	}
+	mappings := 0
+	for f := range r.Table().All() {
+		if f.State == bpf.XDPFlowStateFLOW_MAPPING {
+			mappings++
+		}
+	}
+	if n := r.Table().counted64(); mappings != 2 || n != 2 {
+		t.Errorf("%d mappings, and %d flows count, want 2 of each", mappings, n)
 	}
 }
 
