@@ -55,7 +55,7 @@ func TestPolicyRules(t *testing.T) {
 		if !bytes.Equal(set, generateFilters(kind, 1000, 1)) || bytes.Equal(set, generateFilters(kind, 1000, 2)) {
 			t.Errorf("%s: the seed does not decide", kind)
 		}
-		policy, rules, err := denyingPolicy(set, kind, 100)
+		policy, rules, err := denyingPolicy(firstRules(set, 100), kind)
 		if err != nil || rules != 100 || strings.Count(policy, "action: deny") != 100 {
 			t.Fatalf("%s: %d rules, %v", kind, rules, err)
 		}
