@@ -29,7 +29,7 @@ type PolicyOptions struct {
 	Sizes    []int             // empty = PolicySizes
 	Rules    map[string]string // files in ClassBench's format by kind; a kind without one has our own rules
 	Headers  int               // different packets, a power of two; 0 = 1,048,576
-	EditTime time.Duration     // that single edits of a set may take, five at least and 100 at most, the peer half of it; 0 = 15 s
+	EditTime time.Duration     // that single edits of 100,000 rules may take, five at least and 100 at most, of fewer rules and by the peer a third; 0 = 15 s
 	PeerTime time.Duration     // of each measurement of the peer's forwarding; 0 = 300 ms
 	Progress func(string)
 }

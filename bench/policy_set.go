@@ -55,7 +55,7 @@ func (p *policyRig) set(ctx context.Context, kind string, size int, text []byte)
 		return nil, err
 	}
 	r.o.Progress(fmt.Sprintf("%s: compiling %d rules", r.name, rules))
-	compiled, err := r.compileAll(ctx, policy, max(1, min(r.o.Rounds, 100_000/size)))
+	compiled, err := r.compileAll(ctx, policy, max(1, min(r.o.Rounds, 30_000/size)))
 	if err != nil {
 		return nil, err
 	}
@@ -68,11 +68,15 @@ func (p *policyRig) set(ctx context.Context, kind string, size int, text []byte)
 		return nil, err
 	}
 	r.o.Progress(r.name + ": changing single rules")
-	if r.change, err = r.changeOne(policy, rnd); err != nil {
+	editTime := r.o.EditTime
+	if size < 100_000 {
+		editTime /= 3
+	}
+	if r.change, err = r.changeOne(policy, editTime, rnd); err != nil {
 		return nil, err
 	}
 	err = r.beside(ctx, func(p *policyPeer) (err error) {
-		r.peerChange, err = p.changeOne(ctx, len(r.change), r.o.EditTime/2, rnd)
+		r.peerChange, err = p.changeOne(ctx, len(r.change), r.o.EditTime/3, rnd)
 		return err
 	})
 	if err != nil {
