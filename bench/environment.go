@@ -28,6 +28,7 @@ type Environment struct {
 	RuleSets    []string          `json:"rule_sets,omitempty"`    // of `policy`: each kind's origin
 	Peers       map[string]string `json:"peers,omitempty"`        // version of each
 	PeerConfig  map[string]string `json:"peer_configs,omitempty"` // command lines and rule files in full
+	LeftOut     []string          `json:"left_out,omitempty"`     // of `policy`: what could not be measured, and why
 	Interrupted bool              `json:"interrupted,omitempty"`  // by Ctrl-C: what was measured until then
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
+	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -27,7 +29,8 @@ type PolicyOptions struct {
 	Sizes    []int             // empty = PolicySizes
 	Rules    map[string]string // files in ClassBench's format by kind; a kind without one has our own rules
 	Headers  int               // different packets, a power of two; 0 = 1,048,576
-	EditTime time.Duration     // that single edits of a set may take, five at least and 100 at most; 0 = 15 s
+	EditTime time.Duration     // that single edits of 100,000 rules may take, five at least and 100 at most, of fewer rules and by the peer a third; 0 = 15 s
+	PeerTime time.Duration     // of each measurement of the peer's forwarding; 0 = 300 ms
 	Progress func(string)
 }
 
@@ -44,10 +47,8 @@ const compileGoal, changeGoal = 5, 0.1
 // docs/BENCHMARKS.md.
 func Policy(ctx context.Context, o PolicyOptions) (report *Report, err error) {
 	o.fill()
-	for kind := range o.Rules {
-		if !slices.Contains(PolicyKinds, kind) {
-			return nil, fmt.Errorf("rules of kind %q: the kinds are %v", kind, PolicyKinds)
-		}
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	o.Progress("building the lab")
 	constant, _, err := compile("apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [lan]}, wan: {ports: [wan]}}\n")
@@ -74,10 +75,15 @@ func Policy(ctx context.Context, o PolicyOptions) (report *Report, err error) {
 		return nil, err
 	}
 	defer r.constant.Close()
-	env := newEnvironment(o.Seed)
+	r.env = newEnvironment(o.Seed)
+	env := &r.env
 	env.Driver, env.XDPMode, env.Engine, env.Pinning = "test run on "+r.lan.Kind, r.lan.Running.String(), "xdp", "CPU 1"
-	env.Method = "BPF_PROG_TEST_RUN over different packets in random order, each denied by the rule that it meets; the same program with a classifier that always denies is subtracted round by round; p99: every round timed by itself, over the mean of the constant one"
-	report = &Report{Bench: "policy", Environment: env}
+	env.Method = "BPF_PROG_TEST_RUN over different packets in random order, each denied by the rule that it meets; the same program with a classifier that always denies is subtracted round by round; p99: every round timed by itself, over the mean of the constant one; nftables beside it: frames of the same trace as fast as the kernel forwards them with at most " + fmt.Sprint(flightWindow) + " on their way, " + fmt.Sprint(o.PeerTime) + " each round, less the same without a rule"
+	env.Peers, env.PeerConfig = map[string]string{}, map[string]string{}
+	if err := r.startPeer(); err != nil {
+		return nil, err
+	}
+	report = &Report{Bench: "policy", Results: []Result{}}
 	for _, kind := range o.Kinds {
 		text, err := filters(kind, o.Rules[kind], o.Seed)
 		if err != nil {
@@ -87,19 +93,40 @@ func Policy(ctx context.Context, o PolicyOptions) (report *Report, err error) {
 		if file := o.Rules[kind]; file != "" {
 			name = file
 		}
-		report.Environment.RuleSets = append(report.Environment.RuleSets, kind+": "+name)
+		env.RuleSets = append(env.RuleSets, kind+": "+name)
 		for _, size := range o.Sizes {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
 			results, err := r.set(ctx, kind, size, text)
-			if err != nil {
+			switch {
+			case errors.Is(err, errSetLeftOut):
+				r.leaveOut(fmt.Sprintf("%s-%d", kind, size), err)
+			case err != nil:
 				return nil, fmt.Errorf("%d rules of %s: %w", size, kind, err)
 			}
 			report.Results = append(report.Results, results...)
 		}
 	}
+	if len(report.Results) == 0 {
+		return nil, fmt.Errorf("measure rules: none of the sets could be: %s", strings.Join(env.LeftOut, "; "))
+	}
+	report.Environment = *env
 	return report, nil
+}
+
+func (o *PolicyOptions) check() error {
+	for _, kind := range slices.Concat(slices.Sorted(maps.Keys(o.Rules)), o.Kinds) {
+		if !slices.Contains(PolicyKinds, kind) {
+			return fmt.Errorf("rules of kind %q: the kinds are %v", kind, PolicyKinds)
+		}
+	}
+	for _, size := range o.Sizes {
+		if size < 1 {
+			return fmt.Errorf("%d rules: name a number from 1", size)
+		}
+	}
+	return nil
 }
 
 func (o *PolicyOptions) fill() {
@@ -121,6 +148,9 @@ func (o *PolicyOptions) fill() {
 	if o.EditTime == 0 {
 		o.EditTime = 15 * time.Second
 	}
+	if o.PeerTime == 0 {
+		o.PeerTime = 300 * time.Millisecond
+	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -130,91 +160,43 @@ func (o *PolicyOptions) fill() {
 type policyRig struct {
 	*rig
 	o        PolicyOptions
+	env      Environment
+	peer     *policyPeer   // nil: there is none
 	constant *ebpf.Program // denies everything without a look at it
 	epoch    uint32
 }
 
-// set measures one set of rules.
-func (r *policyRig) set(ctx context.Context, kind string, size int, text []byte) ([]Result, error) {
-	name := fmt.Sprintf("%s-%d", kind, size)
-	policy, rules, err := denyingPolicy(text, kind, size)
+// errSetLeftOut is about a set that is not measured: the others are.
+var errSetLeftOut = errors.New("left out")
+
+func (r *policyRig) leaveOut(what string, err error) {
+	text := what + ": " + err.Error()
+	r.o.Progress(text)
+	r.env.LeftOut = append(r.env.LeftOut, text)
+}
+
+// startPeer starts nftables, where it is installed.
+func (r *policyRig) startPeer() error {
+	version, err := exec.Command("nft", "--version").Output()
 	if err != nil {
-		return nil, err
-	}
-	r.o.Progress(fmt.Sprintf("%s: compiling %d rules", name, rules))
-	compiles := max(1, min(r.o.Rounds, 100_000/size))
-	var seconds []float64
-	var compiled *firewall.Compiled
-	var acl *flowtable.ACL
-	for range compiles {
-		begin := time.Now()
-		if compiled, acl, err = compile(policy); err != nil {
-			return nil, err
-		}
-		if err := r.publish(compiled, acl); err != nil {
-			return nil, err
-		}
-		seconds = append(seconds, time.Since(begin).Seconds())
-	}
-	compileResult := summarize("compile-"+name, "s", seconds)
-	prog, err := r.plane.Program()
-	if err != nil {
-		return nil, err
-	}
-	defer prog.Close()
-	rnd := rand.New(rand.NewPCG(r.o.Seed, uint64(size)))
-	headers, err := drawHeaders(ownEntries(compiled), r.o.Headers, rnd)
-	if err != nil {
-		return nil, err
-	}
-	var misses []Result
-	err = r.pinned(func() error {
-		m, err := r.layHeaders(headers, prog)
-		if err != nil {
-			return err
-		}
-		defer m.coll.Close()
-		for round := -1; round < r.o.Rounds; round++ {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := m.measure(r, round >= 0); err != nil {
-				return err
-			}
-			r.o.Progress(fmt.Sprintf("%s: round %d of %d", name, round+1, r.o.Rounds))
-		}
-		mean, p99 := summarize("miss-"+name, "ns", m.mean), summarize("miss-"+name+"-p99", "ns", m.p99)
-		if goal := missGoals[size][kind]; goal > 0 {
-			mean = mean.against(goal)
-		}
-		misses = []Result{mean, p99}
+		r.leaveOut("nftables", fmt.Errorf("find the peer: %w: install nftables", err))
 		return nil
-	})
+	}
+	r.env.Peers["nftables"], r.env.Peers["kernel"] = strings.TrimSpace(string(version)), r.env.Kernel
+	r.env.Pinning = "softdpu CPU 1; the peer's generator CPU 0, its NAPI thread and the sink behind it CPU 1"
+	r.env.PeerConfig[nftPeer] = nftForward
+	r.env.PeerConfig["no rule"] = "nft -f -, with:\n" + nftBare
+	r.peer, err = newPolicyPeer(labPrefix+"-policy", r.lan.MAC, r.o.PeerTime)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("start the peer: %w", err)
 	}
-	r.o.Progress(name + ": changing single rules")
-	edits, err := r.changeOne(policy, rnd)
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(edits)
-	change := summarize("change-one-"+name, "s", []float64{edits[(len(edits)-1)*99/100]})
-	if size == 100_000 {
-		compileResult, change = compileResult.against(compileGoal), change.against(changeGoal)
-	}
-	return append(misses, compileResult, change), nil
+	return nil
 }
 
-// ownEntries are those of the policy's rules, without the built-in ones.
-func ownEntries(compiled *firewall.Compiled) []flowtable.ACLEntry {
-	const rule = 1<<24 - 1
-	return slices.DeleteFunc(slices.Clone(compiled.Entries), func(e flowtable.ACLEntry) bool { return e.Verdict&rule < firewall.RuleFirst })
-}
-
-func (r *policyRig) publish(compiled *firewall.Compiled, acl *flowtable.ACL) error {
-	return r.gw.Do(func() error {
-		r.epoch++
-		return r.plane.Publish(dataplane.Generation{Epoch: 1 + r.epoch, ACL: acl, Rules: len(compiled.Rules) - 1})
-	})
+func (r *policyRig) close() error {
+	var err error
+	if r.peer != nil {
+		err = r.peer.close()
+	}
+	return errors.Join(err, r.rig.close())
 }

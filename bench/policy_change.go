@@ -13,13 +13,13 @@ import (
 // Edits of one set, one of each kind at least.
 const leastEdits, mostEdits = 5, 100
 
-// changeOne makes single edits of a policy at random places, each of which is put in force, and returns the seconds
-// that each took from the text to the published program.
-func (r *policyRig) changeOne(policy string, rnd *rand.Rand) (seconds []float64, err error) {
+// changeOne makes single edits of a policy at random places, as many as pass in d, each of which is put in force, and
+// returns the seconds that each took from the text to the published program.
+func (r *policyRig) changeOne(policy string, d time.Duration, rnd *rand.Rand) (seconds []float64, err error) {
 	lines := strings.Split(strings.TrimSuffix(policy, "\n"), "\n")
 	first := slices.Index(lines, "rules:") + 1
 	begin := time.Now()
-	for n := 0; n < leastEdits || n < mostEdits && time.Since(begin) < r.o.EditTime; n++ {
+	for n := 0; n < leastEdits || n < mostEdits && time.Since(begin) < d; n++ {
 		lines = edit(lines, first, n, rnd)
 		start := time.Now()
 		compiled, acl, err := compile(strings.Join(lines, "\n") + "\n")

@@ -128,21 +128,25 @@ func filters(kind, file string, seed uint64) ([]byte, error) {
 	return text, nil
 }
 
-// denyingPolicy turns the first n rules of a filter set, all of them if n is 100,000, into a policy that creates no
-// flows: a packet is denied by the rule that ClassBench has match it.
-func denyingPolicy(set []byte, name string, n int) (policy string, rules int, err error) {
-	if n < 100_000 {
-		end := 0
-		for range n {
-			next := bytes.IndexByte(set[end:], '\n')
-			if next < 0 {
-				end = len(set)
-				break
-			}
-			end += next + 1
-		}
-		set = set[:end]
+// firstRules are the first n lines of a filter set, all of them if n is 100,000.
+func firstRules(set []byte, n int) []byte {
+	if n >= 100_000 {
+		return set
 	}
+	end := 0
+	for range n {
+		next := bytes.IndexByte(set[end:], '\n')
+		if next < 0 {
+			return set
+		}
+		end += next + 1
+	}
+	return set[:end]
+}
+
+// denyingPolicy turns a filter set into a policy that creates no flows: a packet is denied by the rule that
+// ClassBench has match it.
+func denyingPolicy(set []byte, name string) (policy string, rules int, err error) {
 	var b strings.Builder
 	done, err := firewall.ImportClassBench(&b, bytes.NewReader(set), name)
 	if err != nil {

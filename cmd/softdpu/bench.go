@@ -86,7 +86,7 @@ func benchTable(r *bench.Report) *table {
 	for _, v := range r.Results {
 		peer, ratio := "", ""
 		if v.Peer != "" {
-			peer, ratio = figure(v.PeerValue), fmt.Sprintf("%.2f", v.Ratio)
+			peer, ratio = figure(v.PeerValue), figure(v.Ratio)
 		}
 		t.add(v.Name, figure(v.Median), figure(v.Min), figure(v.Max), v.Unit, v.Rounds, v.Peer, peer, ratio)
 	}
