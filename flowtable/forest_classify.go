@@ -62,18 +62,21 @@ func (f *aclForest) classify(a *ACL, k *bpf.XDPClassifyKey, audit func(rule uint
 	return f.memory.Entries[best-f.base.entries].Verdict
 }
 
+// child returns the node to which a key leads from one that cuts.
+func (f *aclForest) child(k *forestKey, node uint64) uint64 {
+	width := node >> bpf.XDPForestNodeFOREST_BITS_SHIFT & uint64(bpf.XDPForestNodeFOREST_BITS_MASK)
+	word := k[node>>bpf.XDPForestNodeFOREST_WORD_SHIFT&uint64(bpf.XDPForestNodeFOREST_WORD_MASK)]
+	value := word >> (node >> bpf.XDPForestNodeFOREST_SHIFT_SHIFT & uint64(bpf.XDPForestNodeFOREST_SHIFT_MASK)) & (1<<width - 1)
+	return f.memory.Nodes[uint32(node)+uint32(value)-f.base.nodes]
+}
+
 // leaf returns where the rules begin to which a key leads from a node, as they are numbered in the maps, and
 // how many they are.
 func (f *aclForest) leaf(k *forestKey, node uint64) (at, n uint32) {
-	for {
-		width := node >> bpf.XDPForestNodeFOREST_BITS_SHIFT & uint64(bpf.XDPForestNodeFOREST_BITS_MASK)
-		if width == 0 {
-			return uint32(node), uint32(node >> bpf.XDPForestNodeFOREST_COUNT_SHIFT & uint64(bpf.XDPForestNodeFOREST_COUNT_MASK))
-		}
-		word := k[node>>bpf.XDPForestNodeFOREST_WORD_SHIFT&uint64(bpf.XDPForestNodeFOREST_WORD_MASK)]
-		child := word >> (node >> bpf.XDPForestNodeFOREST_SHIFT_SHIFT & uint64(bpf.XDPForestNodeFOREST_SHIFT_MASK)) & (1<<width - 1)
-		node = f.memory.Nodes[uint32(node)+uint32(child)-f.base.nodes]
+	for node>>bpf.XDPForestNodeFOREST_BITS_SHIFT&uint64(bpf.XDPForestNodeFOREST_BITS_MASK) != 0 {
+		node = f.child(k, node)
 	}
+	return uint32(node), uint32(node >> bpf.XDPForestNodeFOREST_COUNT_SHIFT & uint64(bpf.XDPForestNodeFOREST_COUNT_MASK))
 }
 
 func (f *aclForest) who(family int, rule uint32) *bpf.XDPForestWho {

@@ -27,8 +27,9 @@ func TestManyRules(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(51, 52))
 	var rules []manyRule
+	const head = "apiVersion: softdpu/v1\nkind: Policy\n"
+	sources := []firewall.Source{{Name: "zones.yaml", Text: []byte(head + "zones: {lan: {ports: [lan]}, wan: {ports: [wan]}}\n")}}
 	text := &strings.Builder{}
-	text.WriteString("zones: {lan: {ports: [lan]}, wan: {ports: [wan]}}\nrules:\n")
 	prefix := func(first byte, bits int) netip.Prefix {
 		p, err := netip.AddrFrom4([4]byte{first, 1, byte(r.IntN(64)), byte(r.IntN(256))}).Prefix(bits)
 		if err != nil {
@@ -43,10 +44,24 @@ func TestManyRules(t *testing.T) {
 		if i%5 == 0 {
 			action = "deny"
 		}
+		if text.Len() == 0 {
+			text.WriteString(head + "rules:\n")
+		}
 		fmt.Fprintf(text, "  - {name: r%d, from: {zone: lan, addresses: [%v]}, to: {zone: wan, addresses: [%v]}, service: udp/%d, action: %s}\n", i, rule.src, rule.dst, rule.port, action)
+		if i%20_000 == 19_999 || i == n-1 {
+			sources = append(sources, firewall.Source{Name: fmt.Sprintf("%06d.yaml", i), Text: []byte(text.String())})
+			text.Reset()
+		}
 	}
 	start := time.Now()
-	policy := compile(t, text.String(), firewall.CompileOptions{})
+	parsed, err := firewall.Parse(sources, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := firewall.Compile(parsed, firewall.CompileOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	few := compile(t, "zones: {lan: {ports: [lan]}, wan: {ports: [wan]}}\nrules: [{name: all, from: lan, to: wan, action: allow}]\n", firewall.CompileOptions{})
 	t.Logf("%d rules read in %v", n, time.Since(start))
 	engines(t, func(t *testing.T, engine Engine) {
@@ -74,7 +89,7 @@ func TestManyRules(t *testing.T) {
 			}
 			hit[want] = true
 		}
-		if len(hit) < packets/8 {
+		if len(hit) < 150 {
 			t.Errorf("%d rules were hit: the test asks too little", len(hit))
 		}
 		if err := s.Publish(few); err != nil {
