@@ -81,7 +81,7 @@ type aclSet struct {
 func CompileACL(entries []ACLEntry) (*ACL, error) { return CompileACLAfter(entries) }
 
 // CompileACLAfter is CompileACL for a pipe that shares a program with others, whose nodes stand before its
-// own in set_nodes4 and set_nodes6 (Sets). A nil one is left out.
+// own in the maps of large sets (Sets) and of many entries (Forest). A nil one is left out.
 func CompileACLAfter(entries []ACLEntry, before ...*ACL) (*ACL, error) {
 	for i := range entries {
 		if err := entries[i].check(); err != nil {
