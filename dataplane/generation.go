@@ -256,14 +256,17 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 		}
 	}
 	for _, pipe := range g.pipes() {
-		if pipe.acl == nil {
-			continue
-		}
 		for _, name := range []string{xdp, guard} {
 			if name == guard && !pipe.guarded {
 				continue
 			}
-			if err := flowtable.ReplacePipe(spec.Programs[name], pipe.function, pipe.acl); err != nil {
+			var err error
+			if pipe.acl == nil { // what stands in its place calls all that any pipe may need
+				err = flowtable.DropFunctions(spec.Programs[name], pipe.function)
+			} else {
+				err = flowtable.ReplacePipe(spec.Programs[name], pipe.function, pipe.acl)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
 			}
 		}

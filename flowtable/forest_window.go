@@ -36,6 +36,9 @@ func (t *forestTree) choose(boxes []int32, ejects bool) (best forestWindow, ok b
 	}
 	scale := float64(len(boxes)) / float64(len(sample))
 	least := min(float64(len(boxes))*forestGain, float64(len(boxes))-forestStep)
+	if len(boxes) > t.leaf {
+		least = float64(len(boxes)) // anything is better
+	}
 	most := min(forestMaxBits, bits.Len(uint(2*len(sample))))
 	for field := range forestFields {
 		varies, whole := t.varies(sample, field)
