@@ -601,6 +601,9 @@ enum set_field {
 	SET_SRC,
 	SET_DST,
 	SET_CONTEXT,
+	SET_FROM,
+	SET_TO,
+	SET_PROTO,
 };
 
 #define SET4_EDGES 15
@@ -612,7 +615,7 @@ enum set_field {
  * those behind it. Bit n of `inside` says whether a value with n of the node's edges at or below it is in
  * the set, unless a child knows better. Places behind the last edge repeat it. */
 struct set4_node {
-	__u32 edge[SET4_EDGES]; /* host order, of IPv4 addresses and of contexts */
+	__u32 edge[SET4_EDGES]; /* host order, of IPv4 addresses and of what is shorter */
 	__u32 inside;
 };
 
@@ -622,6 +625,7 @@ struct set6_node {
 	__u64 pad;
 };
 
+#include "abi_forest.h"
 #include "abi_nat.h"
 
 #endif

@@ -7,6 +7,25 @@
 
 #include "maps.h"
 
+/* The value of a field of at most 32 bits. */
+static __always_inline __u64 short_field(const struct classify_key *key, __u32 field)
+{
+	switch (field) {
+	case SET_SRC:
+		return key->src_lo;
+	case SET_DST:
+		return key->dst_lo;
+	case SET_FROM:
+		return key->from;
+	case SET_TO:
+		return key->to;
+	case SET_PROTO:
+		return key->proto;
+	default:
+		return key->context;
+	}
+}
+
 /* Whether a value of at most 32 bits is in the set of so many nodes from `first` on. */
 __noinline __u32 in_set4(struct classify_key *key, __u32 first, __u32 nodes, __u32 field)
 {
@@ -15,7 +34,7 @@ __noinline __u32 in_set4(struct classify_key *key, __u32 first, __u32 nodes, __u
 
 	if (!key)
 		return 0;
-	value = field == SET_SRC ? key->src_lo : field == SET_DST ? key->dst_lo : key->context;
+	value = short_field(key, field);
 	for (int level = 0; level < SET_LEVELS; level++) {
 		__u32 slot = first + at, count = SET4_EDGES;
 		struct set4_node *n;

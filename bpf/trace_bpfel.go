@@ -22,6 +22,11 @@ const (
 	TraceMapEvents          = "events"
 	TraceMapFlows4          = "flows4"
 	TraceMapFlows6          = "flows6"
+	TraceMapForestChecks    = "forest_checks"
+	TraceMapForestEntries   = "forest_entries"
+	TraceMapForestNodes     = "forest_nodes"
+	TraceMapForestRules4    = "forest_rules4"
+	TraceMapForestRules6    = "forest_rules6"
 	TraceMapFragments       = "fragments"
 	TraceMapGateway         = "gateway"
 	TraceMapGenerations     = "generations"
@@ -141,6 +146,11 @@ type TraceMapSpecs struct {
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
+	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
+	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
+	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
+	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
@@ -234,6 +244,11 @@ type TraceMaps struct {
 	Events        *ebpf.Map `ebpf:"events"`
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
+	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
+	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
+	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
+	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
@@ -280,6 +295,11 @@ func (m *TraceMaps) Close() error {
 		m.Events,
 		m.Flows4,
 		m.Flows6,
+		m.ForestChecks,
+		m.ForestEntries,
+		m.ForestNodes,
+		m.ForestRules4,
+		m.ForestRules6,
 		m.Fragments,
 		m.Gateway,
 		m.Generations,

@@ -22,6 +22,11 @@ const (
 	WithoutNATMapEvents            = "events"
 	WithoutNATMapFlows4            = "flows4"
 	WithoutNATMapFlows6            = "flows6"
+	WithoutNATMapForestChecks      = "forest_checks"
+	WithoutNATMapForestEntries     = "forest_entries"
+	WithoutNATMapForestNodes       = "forest_nodes"
+	WithoutNATMapForestRules4      = "forest_rules4"
+	WithoutNATMapForestRules6      = "forest_rules6"
 	WithoutNATMapFragments         = "fragments"
 	WithoutNATMapGateway           = "gateway"
 	WithoutNATMapGenerations       = "generations"
@@ -81,6 +86,9 @@ const (
 	WithoutNATVarExportEvent       = "export_event"
 	WithoutNATVarExportEventKind   = "export_event_kind"
 	WithoutNATVarExportFlowState   = "export_flow_state"
+	WithoutNATVarExportForestFlag  = "export_forest_flag"
+	WithoutNATVarExportForestLimit = "export_forest_limit"
+	WithoutNATVarExportForestNode  = "export_forest_node"
 	WithoutNATVarExportHandover    = "export_handover"
 	WithoutNATVarExportHeld        = "export_held"
 	WithoutNATVarExportNatAddress  = "export_nat_address"
@@ -184,6 +192,11 @@ type WithoutNATMapSpecs struct {
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
+	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
+	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
+	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
+	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
@@ -242,6 +255,9 @@ type WithoutNATVariableSpecs struct {
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportForestFlag  *ebpf.VariableSpec `ebpf:"export_forest_flag"`
+	ExportForestLimit *ebpf.VariableSpec `ebpf:"export_forest_limit"`
+	ExportForestNode  *ebpf.VariableSpec `ebpf:"export_forest_node"`
 	ExportHandover    *ebpf.VariableSpec `ebpf:"export_handover"`
 	ExportHeld        *ebpf.VariableSpec `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.VariableSpec `ebpf:"export_nat_address"`
@@ -310,6 +326,11 @@ type WithoutNATMaps struct {
 	Events        *ebpf.Map `ebpf:"events"`
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
+	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
+	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
+	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
+	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
@@ -360,6 +381,11 @@ func (m *WithoutNATMaps) Close() error {
 		m.Events,
 		m.Flows4,
 		m.Flows6,
+		m.ForestChecks,
+		m.ForestEntries,
+		m.ForestNodes,
+		m.ForestRules4,
+		m.ForestRules6,
 		m.Fragments,
 		m.Gateway,
 		m.Generations,
@@ -419,6 +445,9 @@ type WithoutNATVariables struct {
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportForestFlag  *ebpf.Variable `ebpf:"export_forest_flag"`
+	ExportForestLimit *ebpf.Variable `ebpf:"export_forest_limit"`
+	ExportForestNode  *ebpf.Variable `ebpf:"export_forest_node"`
 	ExportHandover    *ebpf.Variable `ebpf:"export_handover"`
 	ExportHeld        *ebpf.Variable `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.Variable `ebpf:"export_nat_address"`

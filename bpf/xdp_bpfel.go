@@ -235,6 +235,96 @@ const (
 	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 11
 )
 
+type XDPForestCheck struct {
+	_     structs.HostLayout
+	First uint32
+	Nodes uint32
+	Field uint32
+	Last  uint32
+}
+
+type XDPForestEntry struct {
+	_       structs.HostLayout
+	Verdict uint32
+	Check   uint32
+}
+
+type XDPForestFlag uint32
+
+const (
+	XDPForestFlagFOREST_EXACT_PROTO XDPForestFlag = 1
+	XDPForestFlagFOREST_EXACT_FROM  XDPForestFlag = 2
+	XDPForestFlagFOREST_EXACT_TO    XDPForestFlag = 4
+	XDPForestFlagFOREST_CHECKED     XDPForestFlag = 8
+)
+
+type XDPForestLimit uint32
+
+const (
+	XDPForestLimitFOREST_TREES  XDPForestLimit = 16
+	XDPForestLimitFOREST_DEPTH  XDPForestLimit = 16
+	XDPForestLimitFOREST_LEAF   XDPForestLimit = 64
+	XDPForestLimitFOREST_CHECKS XDPForestLimit = 6
+	XDPForestLimitFOREST_AUDITS XDPForestLimit = 64
+)
+
+type XDPForestNode uint32
+
+const (
+	XDPForestNodeFOREST_BITS_SHIFT  XDPForestNode = 32
+	XDPForestNodeFOREST_BITS_MASK   XDPForestNode = 31
+	XDPForestNodeFOREST_SHIFT_SHIFT XDPForestNode = 37
+	XDPForestNodeFOREST_SHIFT_MASK  XDPForestNode = 63
+	XDPForestNodeFOREST_WORD_SHIFT  XDPForestNode = 43
+	XDPForestNodeFOREST_WORD_MASK   XDPForestNode = 7
+	XDPForestNodeFOREST_COUNT_SHIFT XDPForestNode = 46
+	XDPForestNodeFOREST_COUNT_MASK  XDPForestNode = 127
+)
+
+type XDPForestPorts struct {
+	_         structs.HostLayout
+	Sport     uint16
+	SportSpan uint16
+	Dport     uint16
+	DportSpan uint16
+}
+
+type XDPForestPrefix struct {
+	_      structs.HostLayout
+	Hi     uint64
+	Lo     uint64
+	HiMask uint64
+	LoMask uint64
+}
+
+type XDPForestRule4 struct {
+	_       structs.HostLayout
+	Src     uint32
+	SrcSpan uint32
+	Dst     uint32
+	DstSpan uint32
+	Ports   XDPForestPorts
+	Who     XDPForestWho
+}
+
+type XDPForestRule6 struct {
+	_     structs.HostLayout
+	Src   XDPForestPrefix
+	Dst   XDPForestPrefix
+	Ports XDPForestPorts
+	Who   XDPForestWho
+	Pad   [6]uint64
+}
+
+type XDPForestWho struct {
+	_     structs.HostLayout
+	Entry uint32
+	Proto uint8
+	From  uint8
+	To    uint8
+	Flags uint8
+}
+
 type XDPFragment struct {
 	_         structs.HostLayout
 	Src       [4]uint32
@@ -753,6 +843,9 @@ const (
 	XDPSetFieldSET_SRC     XDPSetField = 0
 	XDPSetFieldSET_DST     XDPSetField = 1
 	XDPSetFieldSET_CONTEXT XDPSetField = 2
+	XDPSetFieldSET_FROM    XDPSetField = 3
+	XDPSetFieldSET_TO      XDPSetField = 4
+	XDPSetFieldSET_PROTO   XDPSetField = 5
 )
 
 type XDPSim struct {
@@ -867,6 +960,11 @@ const (
 	XDPMapEvents            = "events"
 	XDPMapFlows4            = "flows4"
 	XDPMapFlows6            = "flows6"
+	XDPMapForestChecks      = "forest_checks"
+	XDPMapForestEntries     = "forest_entries"
+	XDPMapForestNodes       = "forest_nodes"
+	XDPMapForestRules4      = "forest_rules4"
+	XDPMapForestRules6      = "forest_rules6"
 	XDPMapFragments         = "fragments"
 	XDPMapGateway           = "gateway"
 	XDPMapGenerations       = "generations"
@@ -926,6 +1024,9 @@ const (
 	XDPVarExportEvent       = "export_event"
 	XDPVarExportEventKind   = "export_event_kind"
 	XDPVarExportFlowState   = "export_flow_state"
+	XDPVarExportForestFlag  = "export_forest_flag"
+	XDPVarExportForestLimit = "export_forest_limit"
+	XDPVarExportForestNode  = "export_forest_node"
 	XDPVarExportHandover    = "export_handover"
 	XDPVarExportHeld        = "export_held"
 	XDPVarExportNatAddress  = "export_nat_address"
@@ -1029,6 +1130,11 @@ type XDPMapSpecs struct {
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
+	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
+	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
+	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
+	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
 	Generations   *ebpf.MapSpec `ebpf:"generations"`
@@ -1087,6 +1193,9 @@ type XDPVariableSpecs struct {
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportForestFlag  *ebpf.VariableSpec `ebpf:"export_forest_flag"`
+	ExportForestLimit *ebpf.VariableSpec `ebpf:"export_forest_limit"`
+	ExportForestNode  *ebpf.VariableSpec `ebpf:"export_forest_node"`
 	ExportHandover    *ebpf.VariableSpec `ebpf:"export_handover"`
 	ExportHeld        *ebpf.VariableSpec `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.VariableSpec `ebpf:"export_nat_address"`
@@ -1155,6 +1264,11 @@ type XDPMaps struct {
 	Events        *ebpf.Map `ebpf:"events"`
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
+	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
+	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
+	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
+	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Gateway       *ebpf.Map `ebpf:"gateway"`
 	Generations   *ebpf.Map `ebpf:"generations"`
@@ -1205,6 +1319,11 @@ func (m *XDPMaps) Close() error {
 		m.Events,
 		m.Flows4,
 		m.Flows6,
+		m.ForestChecks,
+		m.ForestEntries,
+		m.ForestNodes,
+		m.ForestRules4,
+		m.ForestRules6,
 		m.Fragments,
 		m.Gateway,
 		m.Generations,
@@ -1264,6 +1383,9 @@ type XDPVariables struct {
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportForestFlag  *ebpf.Variable `ebpf:"export_forest_flag"`
+	ExportForestLimit *ebpf.Variable `ebpf:"export_forest_limit"`
+	ExportForestNode  *ebpf.Variable `ebpf:"export_forest_node"`
 	ExportHandover    *ebpf.Variable `ebpf:"export_handover"`
 	ExportHeld        *ebpf.Variable `ebpf:"export_held"`
 	ExportNatAddress  *ebpf.Variable `ebpf:"export_nat_address"`

@@ -244,31 +244,29 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 	for mac, identity := range g.MACs {
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
-	for _, m := range []struct {
-		name string
-		make func(*ebpf.MapSpec) (*ebpf.Map, error)
-	}{{bpf.XDPMapSetNodes4, setNodes4(g.pipes())}, {bpf.XDPMapSetNodes6, setNodes6(g.pipes())}} {
-		made, err := m.make(spec.Maps[m.name])
-		if err != nil {
-			return nil, fmt.Errorf("make map %s: %w", m.name, err)
-		}
-		defer made.Close() // the programs hold it
-		shared[m.name] = made
+	memory, err := pipeMemory(g.pipes(), spec.Maps)
+	if err != nil {
+		return nil, err
 	}
+	defer closeMaps(memory) // the programs hold them
+	maps.Copy(shared, memory)
 	if c != nil {
 		if err := c.setCapture(spec); err != nil {
 			return nil, err
 		}
 	}
 	for _, pipe := range g.pipes() {
-		if pipe.acl == nil {
-			continue
-		}
 		for _, name := range []string{xdp, guard} {
 			if name == guard && !pipe.guarded {
 				continue
 			}
-			if err := flowtable.ReplacePipe(spec.Programs[name], pipe.function, pipe.acl); err != nil {
+			var err error
+			if pipe.acl == nil { // what stands in its place calls all that any pipe may need
+				err = flowtable.DropFunctions(spec.Programs[name], pipe.function)
+			} else {
+				err = flowtable.ReplacePipe(spec.Programs[name], pipe.function, pipe.acl)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("put the rules into %s: %w", name, err)
 			}
 		}

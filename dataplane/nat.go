@@ -222,14 +222,14 @@ func (p *Plane) setNAT(spec *ebpf.CollectionSpec, g *Generation, nat *natTables,
 	return nil
 }
 
-// pipes are the ACLs of a generation by the functions that they replace, in the order in which their set
-// nodes stand. Those that are nil stay as they are in the object: they answer 0.
+// pipes are the ACLs of a generation by the functions that they replace, in the order in which their memory
+// stands. Those that are nil answer 0.
 func (g *Generation) pipes() []pipe {
-	pipes := []pipe{{"classify", g.ACL, true}}
+	destinations, sources := pipe{function: "nat_destinations"}, pipe{function: "nat_sources"}
 	if g.NAT != nil {
-		pipes = append(pipes, pipe{"nat_destinations", g.NAT.Destinations, false}, pipe{"nat_sources", g.NAT.Sources, false})
+		destinations.acl, sources.acl = g.NAT.Destinations, g.NAT.Sources
 	}
-	return pipes
+	return []pipe{{"classify", g.ACL, true}, destinations, sources}
 }
 
 type pipe struct {

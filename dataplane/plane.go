@@ -101,6 +101,8 @@ var needs = struct {
 // were made for may see, those of a capture, and what the object holds for bpf2go alone.
 var perGeneration = map[string]bool{
 	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapForestNodes: true, bpf.XDPMapForestRules4: true, bpf.XDPMapForestRules6: true,
+	bpf.XDPMapForestEntries: true, bpf.XDPMapForestChecks: true,
 	bpf.XDPMapNatRules: true, bpf.XDPMapNatBuckets: true, bpf.XDPMapNatServers: true, bpf.XDPMapNatPorts: true, bpf.XDPMapNatCounters: true,
 	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
 }

@@ -1,33 +1,51 @@
 package dataplane
 
 import (
+	"fmt"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
-// setNodes4 returns what makes the map of a generation's large sets, filled.
-func setNodes4(pipes []pipe) func(*ebpf.MapSpec) (*ebpf.Map, error) {
-	var nodes []bpf.XDPSet4Node
+// pipeMemory makes the maps that hold the pipes of one generation alone, filled: large sets, and pipes of
+// many entries. Each gets its size in maps.
+func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
+	var set4 []bpf.XDPSet4Node
+	var set6 []bpf.XDPSet6Node
+	var forest flowtable.Forest
 	for _, p := range pipes {
 		if p.acl != nil {
-			of, _ := p.acl.Sets()
-			nodes = append(nodes, of...)
+			of4, of6 := p.acl.Sets()
+			set4, set6 = append(set4, of4...), append(set6, of6...)
+			forest.Append(p.acl.Forest())
 		}
 	}
-	return func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, nodes) }
+	made := map[string]*ebpf.Map{}
+	for name, fill := range map[string]func(*ebpf.MapSpec) (*ebpf.Map, error){
+		bpf.XDPMapSetNodes4:     func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set4) },
+		bpf.XDPMapSetNodes6:     func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set6) },
+		bpf.XDPMapForestNodes:   func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Nodes) },
+		bpf.XDPMapForestRules4:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules4) },
+		bpf.XDPMapForestRules6:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules6) },
+		bpf.XDPMapForestEntries: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Entries) },
+		bpf.XDPMapForestChecks:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Checks) },
+	} {
+		m, err := fill(maps[name])
+		if err != nil {
+			closeMaps(made)
+			return nil, fmt.Errorf("make map %s: %w", name, err)
+		}
+		made[name] = m
+	}
+	return made, nil
 }
 
-// setNodes6 is setNodes4 of IPv6.
-func setNodes6(pipes []pipe) func(*ebpf.MapSpec) (*ebpf.Map, error) {
-	var nodes []bpf.XDPSet6Node
-	for _, p := range pipes {
-		if p.acl != nil {
-			_, of := p.acl.Sets()
-			nodes = append(nodes, of...)
-		}
+func closeMaps(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		m.Close()
 	}
-	return func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, nodes) }
 }
 
 // filled makes an array that holds values, through its memory: that takes a thousandth of the time of

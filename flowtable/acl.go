@@ -59,6 +59,9 @@ type ACL struct {
 	root  int32
 	tree4 int32 // roots of the two families' searches
 	tree6 int32
+
+	forest     *aclForest // in the place of all but sets, if the entries are many
+	baseForest forestPlace
 }
 
 // aclSet is a set too large to stand in the search itself.
@@ -78,27 +81,50 @@ type aclSet struct {
 func CompileACL(entries []ACLEntry) (*ACL, error) { return CompileACLAfter(entries) }
 
 // CompileACLAfter is CompileACL for a pipe that shares a program with others, whose nodes stand before its
-// own in set_nodes4 and set_nodes6 (Sets). A nil one is left out.
+// own in the maps of large sets (Sets) and of many entries (Forest). A nil one is left out.
 func CompileACLAfter(entries []ACLEntry, before ...*ACL) (*ACL, error) {
 	for i := range entries {
 		if err := entries[i].check(); err != nil {
 			return nil, fmt.Errorf("compile ACL entry %d: %w", i, err)
 		}
 	}
-	a := &ACL{}
-	for _, b := range before {
-		if b != nil {
-			a.base4 = max(a.base4, b.base4+uint32(len(b.set4)))
-			a.base6 = max(a.base6, b.base6+uint32(len(b.set6)))
+	a := newACL(before)
+	if len(entries) > aclCodeEntries && a.plant(entries) {
+		return a, nil
+	}
+	a.code(entries)
+	if a.slots() > aclCodeSlots {
+		if b := newACL(before); b.plant(entries) {
+			return b, nil
 		}
 	}
+	return a, nil
+}
+
+// newACL returns an empty pipe whose memory stands behind that of others.
+func newACL(before []*ACL) *ACL {
+	a := &ACL{}
+	for _, b := range before {
+		if b == nil {
+			continue
+		}
+		a.base4 = max(a.base4, b.base4+uint32(len(b.set4)))
+		a.base6 = max(a.base6, b.base6+uint32(len(b.set6)))
+		if b.forest != nil {
+			a.baseForest = b.forest.end()
+		}
+	}
+	return a
+}
+
+// code makes the pipe one that becomes instructions.
+func (a *ACL) code(entries []ACLEntry) {
 	a.tree4 = a.grow(4, entries)
 	a.tree6 = a.grow(6, entries)
 	miss := a.push(treeNode{op: treeVerdict})
 	a.root = a.push(treeNode{op: treeIsFamily, value: aclNum{lo: 6}, yes: a.tree6, no: miss})
 	a.root = a.push(treeNode{op: treeIsFamily, value: aclNum{lo: 4}, yes: a.tree4, no: a.root})
 	a.mapSets()
-	return a, nil
 }
 
 // Nodes of a search beyond those of asking entry by entry, and for how many of the latter.

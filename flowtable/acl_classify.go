@@ -21,6 +21,9 @@ func aclAddr(a netip.Addr) aclNum {
 // entries that match before it are given to audit in their order; audit may be nil. It does what
 // the generated program does, and allocates nothing.
 func (a *ACL) Classify(k *bpf.XDPClassifyKey, audit func(rule uint32)) uint32 {
+	if a.forest != nil {
+		return a.forest.classify(a, k, audit)
+	}
 	field := [treeDims]aclNum{
 		treeSrc:     {k.SrcHi, k.SrcLo},
 		treeDst:     {k.DstHi, k.DstLo},

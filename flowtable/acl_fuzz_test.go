@@ -9,7 +9,8 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// FuzzACL reads entries and keys out of bytes: whatever they say, tree and oracle agree.
+// FuzzACL reads entries and keys out of bytes: whatever they say, the search in instructions,
+// that in a forest and the oracle agree.
 func FuzzACL(f *testing.F) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, n := range []int{0, 40, 200, 1000} {
@@ -37,6 +38,9 @@ func FuzzACL(f *testing.F) {
 			keys[i] = b.key(entries)
 		}
 		aclAgree(t, entries, a, nil, keys)
+		if forest := newACL(nil); forest.plant(entries) {
+			aclAgree(t, entries, forest, nil, keys)
+		}
 	})
 }
 

@@ -23,9 +23,10 @@ func (a *ACL) Sets() ([]bpf.XDPSet4Node, []bpf.XDPSet6Node) { return a.set4, a.s
 
 // mapSets gives the larger of the sets their places in maps.
 func (a *ACL) mapSets() {
+	defer a.placeChecks()
 	for i := range a.sets {
 		s := &a.sets[i]
-		if s.mapped = len(s.ranges) > aclCodeRanges; !s.mapped {
+		if s.mapped = a.forest != nil || len(s.ranges) > aclCodeRanges; !s.mapped {
 			continue
 		}
 		edges, parity := aclEdges(s.ranges, s.max)
@@ -48,6 +49,30 @@ func (a *ACL) mapSets() {
 		plantTree(edges, parity, len(nodes), set4Edges, func(node, i int, edge aclNum) {
 			nodes[node].Edge[i] = uint32(edge.lo)
 		}, func(node, below int) { nodes[node].Inside |= 1 << below })
+	}
+}
+
+// slots is about how many instructions the pipe takes.
+func (a *ACL) slots() int {
+	const node = 4
+	n := node * len(a.nodes)
+	for i := range a.sets {
+		if s := &a.sets[i]; !s.mapped {
+			n += 2 * len(s.ranges) * emitEdgeSlots(aclNum{lo: 1}, emitWide(s.family, s.dim))
+		}
+	}
+	return n
+}
+
+// placeChecks tells a forest's checks where their sets are.
+func (a *ACL) placeChecks() {
+	if a.forest == nil {
+		return
+	}
+	for i := range a.forest.memory.Checks {
+		c := &a.forest.memory.Checks[i]
+		set := &a.sets[c.First]
+		c.First, c.Nodes = set.first, set.nodes
 	}
 }
 

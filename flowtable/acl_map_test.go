@@ -11,31 +11,10 @@ import (
 
 // treeHas searches a set as in_set4 and in_set6 do.
 func treeHas(a *ACL, s *aclSet, value aclNum) bool {
-	inside, at := false, 0
-	for at < int(s.nodes) {
-		below, bits := 0, uint64(0)
-		if emitWide(s.family, s.dim) {
-			n := &a.set6[int(s.first)+at]
-			for i := range n.Hi {
-				if !value.less(aclNum{n.Hi[i], n.Lo[i]}) {
-					below++
-				}
-			}
-			bits = n.Inside
-			at = at*(set6Edges+1) + 1 + below
-		} else {
-			n := &a.set4[int(s.first)+at]
-			for _, edge := range n.Edge {
-				if value.lo >= uint64(edge) {
-					below++
-				}
-			}
-			bits = uint64(n.Inside)
-			at = at*(set4Edges+1) + 1 + below
-		}
-		inside = bits>>below&1 == 1
+	if emitWide(s.family, s.dim) {
+		return set6Has(a.set6[s.first:][:s.nodes], value)
 	}
-	return inside
+	return set4Has(a.set4[s.first:][:s.nodes], value.lo)
 }
 
 // mapRows are sets of many sizes: those whose trees are full, and those with one edge more and less.

@@ -18,9 +18,9 @@
 // forward (allow, deny, reject). An audit entry monitors only: it is reported, and evaluation goes on
 // behind it. A miss answers 0, no rule and no action, which is the default deny.
 //
-// CompileACL turns the list into a graph of small questions (is the source at least x, is the port y,
-// is the destination in set z), in which equal sub-problems are one. Both executors run that graph:
-// [ACL.Classify] walks it in Go, and [ReplaceClassifier] puts it, as eBPF, in the place of the C
+// CompileACL turns a list of up to some thousand entries into a graph of small questions (is the source at least
+// x, is the port y, is the destination in set z), in which equal sub-problems are one. Both executors run that
+// graph: [ACL.Classify] walks it in Go, and [ReplaceClassifier] puts it, as eBPF, in the place of the C
 // function classify() of a program. A pipe is immutable: entries are added, changed and removed by
 // compiling a new one, which is published as a new generation.
 //
@@ -31,12 +31,15 @@
 // addresses: there a search may take as many questions as there are entries. A set of more than 8
 // ranges is searched on its own, in as many steps as its size has bits.
 //
+// A longer list becomes decision trees in arrays ([Forest]), in which a search takes some ten accesses with
+// 100,000 entries as with 1,000: docs/CLASSIFIER.md. Both executors look up in the same memory, the one that
+// [ACL.Forest] returns and the program's maps hold.
+//
 // A program may hold several ACL pipes, each in the place of a function of its own: who may talk to whom,
 // and which translation (NAT) a flow gets. [CompileACLAfter] and [ReplacePipe] keep them apart.
 //
-// The generated program holds at most 250,000 instructions of all its pipes, which is some 10,000 firewall rules, or
-// addresses of 100,000 IPv4 prefixes, 35,000 IPv6 prefixes or 22,000 IPv6 hosts in all large sets
-// together; more is refused by an error that says so. The executor in Go has no such limit.
+// The generated program holds at most 250,000 instructions of all its pipes, which only entries that trees
+// cannot tell apart may come to; more is refused by an error that says so. The executor in Go has no such limit.
 //
 // # Hash pipes
 //

@@ -70,6 +70,10 @@ func (e *emitter) partName(n int) string { return fmt.Sprintf("%s_part%d", e.nam
 // emitACL generates all functions, first the one of the name.
 func emitACL(a *ACL, name string) ([]emitted, error) {
 	e := &emitter{acl: a, name: name, place: make([]int32, len(a.nodes)), meets: make([]bool, len(a.nodes)), regs: map[uint8][emitFields]asm.Register{}}
+	if a.forest != nil {
+		whole, err := e.forest()
+		return []emitted{{name, emitClassify, whole}}, err
+	}
 	for i := range e.place {
 		e.place[i] = -1
 	}

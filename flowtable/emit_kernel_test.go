@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -142,7 +143,7 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 		state:    kernelMap(tb, "state", 8, 1),
 	}
 	spec := k.harness(tb, batch)
-	spec.Instructions = append(spec.Instructions, kernelSets(tb, a)...)
+	spec.Instructions = append(spec.Instructions, kernelFunctions(tb)...)
 	if a == nil {
 		insns, err := emitCalled(spec.Instructions)
 		if err != nil {
@@ -152,6 +153,7 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 	} else if err := ReplaceClassifier(spec, a); err != nil {
 		tb.Fatal(err)
 	}
+	kernelMaps(tb, spec.Instructions, a)
 	prog, err := ebpf.NewProgram(spec)
 	if err != nil {
 		tb.Fatalf("load: %v", kernelLog(err))
@@ -161,37 +163,57 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 	return k
 }
 
-// kernelSets returns the program's own functions that search the maps of large sets, with maps of a's.
-func kernelSets(tb testing.TB, a *ACL) (insns asm.Instructions) {
+// kernelOwn are the program's own functions that pipes call, audit excepted.
+var kernelOwn = []string{
+	emitSet4Name, emitSet6Name,
+	forestFunctions[0].leaf, forestFunctions[0].report, forestFunctions[1].leaf, forestFunctions[1].report,
+}
+
+// kernelFunctions returns the program's own functions that pipes call.
+func kernelFunctions(tb testing.TB) (insns asm.Instructions) {
 	tb.Helper()
 	object, err := bpf.LoadXDP()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var set4 []bpf.XDPSet4Node
-	var set6 []bpf.XDPSet6Node
-	if a != nil {
-		set4, set6 = a.Sets()
-	}
-	maps := map[string]*ebpf.Map{
-		bpf.XDPMapSetNodes4: kernelNodes(tb, bpf.XDPMapSetNodes4, set4), bpf.XDPMapSetNodes6: kernelNodes(tb, bpf.XDPMapSetNodes6, set6),
-	}
 	inside := false
 	for _, ins := range object.Programs[bpf.XDPProgSoftdpu].Instructions {
 		if name := ins.Symbol(); name != "" {
-			inside = name == emitSet4Name || name == emitSet6Name
+			inside = slices.Contains(kernelOwn, name)
 		}
-		if !inside {
-			continue
+		if inside {
+			insns = append(insns, btf.WithFuncMetadata(ins.WithSource(nil), btf.FuncMetadata(&ins)))
 		}
-		if m := maps[ins.Reference()]; m != nil {
-			if err := ins.AssociateMap(m); err != nil {
+	}
+	return insns
+}
+
+// kernelMaps has instructions search maps that hold the memory of pipes, one behind the other.
+func kernelMaps(tb testing.TB, insns asm.Instructions, pipes ...*ACL) {
+	tb.Helper()
+	var set4 []bpf.XDPSet4Node
+	var set6 []bpf.XDPSet6Node
+	var forest Forest
+	for _, a := range pipes {
+		if a != nil {
+			four, six := a.Sets()
+			set4, set6 = append(set4, four...), append(set6, six...)
+			forest.Append(a.Forest())
+		}
+	}
+	maps := map[string]*ebpf.Map{
+		bpf.XDPMapSetNodes4: kernelNodes(tb, bpf.XDPMapSetNodes4, set4), bpf.XDPMapSetNodes6: kernelNodes(tb, bpf.XDPMapSetNodes6, set6),
+		bpf.XDPMapForestNodes:  kernelNodes(tb, bpf.XDPMapForestNodes, forest.Nodes),
+		bpf.XDPMapForestRules4: kernelNodes(tb, bpf.XDPMapForestRules4, forest.Rules4), bpf.XDPMapForestRules6: kernelNodes(tb, bpf.XDPMapForestRules6, forest.Rules6),
+		bpf.XDPMapForestEntries: kernelNodes(tb, bpf.XDPMapForestEntries, forest.Entries), bpf.XDPMapForestChecks: kernelNodes(tb, bpf.XDPMapForestChecks, forest.Checks),
+	}
+	for i := range insns {
+		if m := maps[insns[i].Reference()]; m != nil && insns[i].IsLoadFromMap() {
+			if err := insns[i].AssociateMap(m); err != nil {
 				tb.Fatal(err)
 			}
 		}
-		insns = append(insns, btf.WithFuncMetadata(ins.WithSource(nil), btf.FuncMetadata(&ins)))
 	}
-	return insns
 }
 
 func kernelNodes[T any](tb testing.TB, name string, nodes []T) *ebpf.Map {

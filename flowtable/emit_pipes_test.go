@@ -89,20 +89,15 @@ func newKernelPipes(tb testing.TB, names [3]string, pipes []*ACL) *kernelPipes {
 	main.ret(2)
 
 	spec := pipesSpec(tb, main, names[:]...)
-	var set4 []bpf.XDPSet4Node
-	var set6 []bpf.XDPSet6Node
-	for _, a := range pipes {
-		four, six := a.Sets()
-		set4, set6 = append(set4, four...), append(set6, six...)
-	}
-	spec.Instructions = append(spec.Instructions, kernelSets(tb, &ACL{set4: set4, set6: set6})...)
 	for round := range 2 { // the second time in the place of pipes
 		for i, name := range names {
+			spec.Instructions = append(spec.Instructions, kernelFunctions(tb)...) // those before needed none, maybe
 			if err := ReplacePipe(spec, name, pipes[(i+1-round)%len(pipes)]); err != nil {
 				tb.Fatal(err)
 			}
 		}
 	}
+	kernelMaps(tb, spec.Instructions, pipes...)
 	prog, err := ebpf.NewProgram(spec)
 	if err != nil {
 		tb.Fatalf("load: %v", kernelLog(err))
@@ -166,10 +161,7 @@ func TestReplacePipesRefusesTooMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large, err := CompileACL(aclLarge(aclSource{rand.New(rand.NewPCG(22, 22))}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	large := codeACL(aclLarge(aclSource{rand.New(rand.NewPCG(22, 22))}))
 	for _, row := range []struct {
 		want      string
 		functions int

@@ -17,7 +17,8 @@ import (
 // struct classify_key in host byte order (NULL: answers 0) and returns the verdict, and behind it the
 // functions that it calls, all with type information. Audit entries call the function
 // `audit(struct classify_key *, __u32 rule)`, and the sets of Sets `in_set4` and `in_set6(struct classify_key *,
-// __u32 first, __u32 nodes, __u32 field)`, which are not among them. The functions need Linux 5.12
+// __u32 first, __u32 nodes, __u32 field)`, which are not among them; nor are those that compare the leaves of a
+// forest, `forest_leaf4`, `forest_leaf6`, `forest_report4` and `forest_report6`. The functions need Linux 5.12
 // (pointers as arguments of global functions). An error says that the pipe is too large for a
 // program, and for which limit.
 func (a *ACL) Instructions() (asm.Instructions, error) {
@@ -81,8 +82,9 @@ func ReplaceClassifier(spec *ebpf.ProgramSpec, a *ACL) error {
 // Errors: a program without that function or without type information, and those of Instructions, whose
 // limits hold for all pipes of a program together.
 //
-// A program may hold several pipes in functions of different names: all but their audit, in_set4 and in_set6
-// are their own. Those of their large sets then share the maps, and are numbered by CompileACLAfter.
+// A program may hold several pipes in functions of different names: all but their audit and what else
+// Instructions leaves to the program are their own. Their large sets and forests share the maps, and are numbered
+// by CompileACLAfter.
 //
 // Generated functions call each other two deep below the function, audit included; of the eight frames
 // that the kernel allows, it may therefore be at most the sixth.

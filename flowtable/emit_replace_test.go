@@ -81,10 +81,7 @@ func TestInstructionsOfLargePipe(t *testing.T) {
 	kernelNeedsRoot(t)
 	s := aclSource{rand.New(rand.NewPCG(10, 10))}
 	entries := aclLarge(s)
-	a, err := CompileACL(entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := codeACL(entries)
 	funcs, err := emitACL(a, emitClassifyName)
 	if err != nil {
 		t.Fatal(err)
@@ -124,10 +121,7 @@ func TestInstructionsRefuseWhatDoesNotFit(t *testing.T) {
 		}
 	}
 	e := entries[len(entries)-1]
-	a, err := CompileACL(entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := codeACL(entries)
 	if _, err := a.Instructions(); err == nil || !strings.Contains(err.Error(), "250000 instructions") {
 		t.Errorf("error %v, want one that names the limit of 250000 instructions", err)
 	}
@@ -175,10 +169,12 @@ func TestInstructionsAreDeterministic(t *testing.T) {
 // Instructions stand alone: classify comes first, every function has a name and a type.
 func TestInstructionsAreTyped(t *testing.T) {
 	s := aclSource{rand.New(rand.NewPCG(12, 12))}
-	a, err := CompileACL(aclLarge(s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	typed(t, codeACL(aclLarge(s)))
+	typed(t, plantACL(t, aclLarge(s)))
+}
+
+func typed(t *testing.T, a *ACL) {
+	t.Helper()
 	insns, err := a.Instructions()
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +182,10 @@ func TestInstructionsAreTyped(t *testing.T) {
 	if insns[0].Symbol() != "classify" {
 		t.Errorf("the first function is %q", insns[0].Symbol())
 	}
-	names := map[string]bool{"audit": true, "in_set4": true, "in_set6": true}
+	names := map[string]bool{"audit": true}
+	for _, own := range kernelOwn {
+		names[own] = true
+	}
 	for i := range insns {
 		name, fn := insns[i].Symbol(), btf.FuncMetadata(&insns[i])
 		if (name != "") != (fn != nil) || fn != nil && (fn.Name != name || fn.Linkage != btf.GlobalFunc) {

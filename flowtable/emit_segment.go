@@ -258,6 +258,7 @@ func (s *emitSegment) inside(n int) {
 // emitSetFields are the fields that can have large sets.
 var emitSetFields = map[uint8]bpf.XDPSetField{
 	treeSrc: bpf.XDPSetFieldSET_SRC, treeDst: bpf.XDPSetFieldSET_DST, treeContext: bpf.XDPSetFieldSET_CONTEXT,
+	treeFrom: bpf.XDPSetFieldSET_FROM, treeTo: bpf.XDPSetFieldSET_TO, treeProto: bpf.XDPSetFieldSET_PROTO,
 }
 
 // field returns the register that holds a field, reading it where no node before did.

@@ -38,6 +38,13 @@ func aclAgree(t *testing.T, entries []ACLEntry, a *ACL, k *kernelClassifier, key
 	return matched, reported
 }
 
+// codeACL compiles entries to instructions, however many they are.
+func codeACL(entries []ACLEntry) *ACL {
+	a := newACL(nil)
+	a.code(entries)
+	return a
+}
+
 func TestACLAgainstOracle(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -61,6 +61,7 @@ type treeBuilder struct {
 	nodes   map[treeNode]int32
 	large   map[[2]int32]int32 // dimension, set id -> index into ACL.sets
 	lists   map[treeList]int32 // lists that were seen -> set id
+	zoned   map[treeZones]int32
 	key     []byte
 	cut     treeCutter
 }
@@ -72,6 +73,7 @@ func newTreeBuilder(acl *ACL, family uint8, entries []ACLEntry) *treeBuilder {
 		nodes: map[treeNode]int32{},
 		large: map[[2]int32]int32{},
 		lists: map[treeList]int32{},
+		zoned: map[treeZones]int32{},
 	}
 	addr := aclNum{lo: 1<<32 - 1}
 	if family == 6 {

@@ -69,6 +69,10 @@ func (b *treeBuilder) zones(dim int, zones Zones) int32 {
 	if zones == (Zones{}) {
 		return aclAny
 	}
+	key := treeZones{dim, zones}
+	if id, known := b.zoned[key]; known {
+		return id
+	}
 	var ranges []aclRange
 	for z := range 256 {
 		if zones.Has(uint8(z)) {
@@ -76,7 +80,15 @@ func (b *treeBuilder) zones(dim int, zones Zones) int32 {
 			ranges = append(ranges, aclRange{n, n})
 		}
 	}
-	return b.pools[dim].union(ranges)
+	id := b.pools[dim].union(ranges)
+	b.zoned[key] = id
+	return id
+}
+
+// treeZones are the zones of a dimension. Many entries name the same few.
+type treeZones struct {
+	dim   int
+	zones Zones
 }
 
 func (b *treeBuilder) contexts(ids []uint16) int32 {

@@ -29,8 +29,8 @@ var known = []series{
 		modules: modules,
 		limit:   20 * time.Minute,
 		jobs: []job{
-			{name: "bpf", folder: "bpf", limit: 3 * time.Minute},
-			{name: "flowtable", folder: "flowtable", limit: 4 * time.Minute, tests: []string{"TestSetsInMapsOfKernel"}},
+			{name: "bpf", folder: "bpf", limit: 5 * time.Minute},
+			{name: "flowtable", folder: "flowtable", limit: 4 * time.Minute, tests: []string{"TestSetsInMapsOfKernel", "TestForestChecks"}},
 			{name: "xsk", folder: "dataplane/xsk", limit: 6 * time.Minute, env: []string{wire, "SOFTDPU_WIRE_MODE=copy"}, skips: []skip{
 				{"since Linux 6.6", []string{
 					"TestNoAllocs/multi-buffer_true", "TestFullTxRingTakesWholePackets", "TestJumboPacketsSpanFrames/copy,_frames_of_2048",

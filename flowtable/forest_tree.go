@@ -1,0 +1,238 @@
+package flowtable
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+
+	"github.com/softdpu/softdpu/bpf"
+)
+
+// What trees look like, found by measurement over sets of the ClassBench kinds and of firewall rules
+// (docs/CLASSIFIER.md).
+const (
+	forestBinth  = 6    // boxes that are compared rather than cut
+	forestCopies = 8    // children into which a box is copied before it goes to another tree
+	forestSmall  = 128  // boxes that are cut without sending any away
+	forestEject  = 4    // trees that send boxes away; those behind them copy
+	forestGain   = 0.85 // of the boxes, that a cut may leave to compare
+	forestStep   = 1.5  // boxes that a cut is worth at the least
+	forestGrowth = 4    // times as many boxes that a cut with copies may leave in all
+	forestForced = 64   // the same where no leaf has room for them
+	forestShare  = 32   // times as many boxes that the leaves of a tree may hold in all
+	forestSpare  = 256  // leaves that may be full beside that
+)
+
+// forestNode is a node while its tree is made.
+type forestNode struct {
+	bits, shift, word uint8 // bits 0: a leaf
+	at                int32 // children: place in forestTree.nodes; of a leaf: in leaves
+}
+
+// forestTree is a tree while it is made. A sub-problem is a list of boxes in the entries' order. It is cut by a
+// window of bits of a field: the part of it with each value of the window goes to a child. Boxes that would go
+// to many children go to the next tree instead, as those do that no leaf has room for.
+type forestTree struct {
+	*forestWriter
+	nodes   []forestNode
+	leaves  [][]int32
+	memo    map[[2]uint64]forestNode
+	seeds   [2]maphash.Seed
+	key     []byte
+	away    []bool // of each box: goes to the next tree
+	ejects  bool
+	leaf    int // most boxes of a leaf
+	copied  int // boxes in leaves
+	allowed int // most of them
+}
+
+// trees makes trees of boxes until none is left. It answers false if they are too many.
+func (w *forestWriter) trees(boxes []int32) (roots []forestRoot, ok bool) {
+	for len(boxes) > 0 {
+		if len(roots) == int(bpf.XDPForestLimitFOREST_TREES) {
+			return nil, false
+		}
+		t := w.newTree(len(boxes), int(bpf.XDPForestLimitFOREST_LEAF))
+		t.ejects = len(roots) < forestEject
+		root := t.build(boxes, 0)
+		rest := slices.DeleteFunc(slices.Clone(boxes), func(box int32) bool { return !t.away[box] })
+		if len(rest) < len(boxes) {
+			roots = append(roots, t.write(root))
+		} else if !t.ejects {
+			return nil, false
+		}
+		boxes = rest
+	}
+	slices.SortStableFunc(roots, func(a, b forestRoot) int { return int(int64(a.lowest) - int64(b.lowest)) })
+	return roots, true
+}
+
+// auditTree makes the one tree of boxes of audit entries, which sends none away: a packet is reported to all
+// that it matches, in their order.
+func (w *forestWriter) auditTree(boxes []int32) (roots []forestRoot, ok bool) {
+	if len(boxes) == 0 {
+		return nil, true
+	}
+	t := w.newTree(len(boxes), int(bpf.XDPForestLimitFOREST_AUDITS))
+	root := t.build(boxes, 0)
+	if slices.Contains(t.away, true) {
+		return nil, false
+	}
+	return []forestRoot{t.write(root)}, true
+}
+
+func (w *forestWriter) newTree(boxes, leaf int) *forestTree {
+	return &forestTree{
+		forestWriter: w,
+		leaves:       [][]int32{nil},
+		memo:         map[[2]uint64]forestNode{},
+		seeds:        [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		away:         make([]bool, len(w.boxes)),
+		leaf:         leaf,
+		allowed:      boxes*forestShare + forestSpare*leaf,
+	}
+}
+
+// build returns the root of a tree of boxes, depth cuts below the whole tree's.
+func (t *forestTree) build(boxes []int32, depth int) forestNode {
+	boxes = slices.DeleteFunc(boxes, func(box int32) bool { return t.away[box] })
+	if len(boxes) == 0 {
+		return forestNode{}
+	}
+	key := t.remember(boxes, depth)
+	if n, ok := t.memo[key]; ok {
+		return n
+	}
+	n, ok := forestNode{}, false
+	if len(boxes) > forestBinth && depth < int(bpf.XDPForestLimitFOREST_DEPTH) && t.copied < t.allowed {
+		n, ok = t.cut(boxes, depth)
+	}
+	if !ok {
+		n = t.makeLeaf(boxes)
+	}
+	t.memo[key] = n
+	return n
+}
+
+func (t *forestTree) makeLeaf(boxes []int32) forestNode {
+	for _, box := range boxes[min(len(boxes), t.leaf):] {
+		t.away[box] = true
+	}
+	boxes = boxes[:min(len(boxes), t.leaf)]
+	t.leaves = append(t.leaves, slices.Clone(boxes))
+	t.copied += len(boxes)
+	return forestNode{at: int32(len(t.leaves) - 1)}
+}
+
+// remember returns the place of a sub-problem in the memory of those that were solved.
+func (t *forestTree) remember(boxes []int32, depth int) (key [2]uint64) {
+	t.key = append(t.key[:0], byte(depth))
+	for _, box := range boxes {
+		t.key = binary.LittleEndian.AppendUint32(t.key, uint32(box))
+	}
+	for i := range key {
+		key[i] = maphash.Bytes(t.seeds[i], t.key)
+	}
+	return key
+}
+
+// cut divides boxes among children where that pays.
+func (t *forestTree) cut(boxes []int32, depth int) (forestNode, bool) {
+	ejects := t.ejects && len(boxes) > forestSmall
+	w, ok := t.choose(boxes, ejects)
+	if !ok {
+		return forestNode{}, false
+	}
+	sizes := t.count[:1<<w.bits]
+	clear(sizes)
+	total := 0
+	for _, box := range boxes {
+		first, n := w.children(&t.boxes[box])
+		if ejects && n > forestCopies {
+			t.away[box] = true
+			continue
+		}
+		for i := range n {
+			sizes[(first+i)&(1<<w.bits-1)]++
+		}
+		total += n
+	}
+	children := make([][]int32, 1<<w.bits)
+	room := make([]int32, total)
+	for i, n := range sizes {
+		children[i], room = room[:0:n], room[n:]
+	}
+	for _, box := range boxes {
+		if t.away[box] {
+			continue
+		}
+		first, n := w.children(&t.boxes[box])
+		for i := range n {
+			c := (first + i) & (1<<w.bits - 1)
+			children[c] = append(children[c], box)
+		}
+	}
+	layout := &forestLayout[w.field]
+	node := forestNode{bits: uint8(w.bits), shift: layout.low + uint8(w.shift), word: layout.word, at: int32(len(t.nodes))}
+	t.nodes = append(t.nodes, make([]forestNode, 1<<w.bits)...)
+	for i, child := range children {
+		t.nodes[int(node.at)+i] = t.build(child, depth+1) // build may move nodes
+	}
+	return node, true
+}
+
+// write puts a finished tree into memory and returns where its search begins.
+func (t *forestTree) write(root forestNode) forestRoot {
+	nodes := t.base.nodes + uint32(len(t.memory.Nodes))
+	places := make([]uint64, len(t.leaves))
+	lowest := ^uint32(0)
+	for i, leaf := range t.leaves {
+		leaf = slices.DeleteFunc(leaf, func(box int32) bool { return t.away[box] })
+		if len(leaf) == 0 {
+			continue
+		}
+		lowest = min(lowest, t.boxes[leaf[0]].entry)
+		at := uint64(0)
+		if t.tb.family == 4 {
+			at = uint64(t.base.rules4) + uint64(len(t.memory.Rules4))
+			for _, box := range leaf {
+				t.memory.Rules4 = append(t.memory.Rules4, t.boxes[box].rule4())
+			}
+		} else {
+			at = uint64(t.base.rules6) + uint64(len(t.memory.Rules6))
+			for _, box := range leaf {
+				t.memory.Rules6 = append(t.memory.Rules6, t.boxes[box].rule6())
+			}
+		}
+		places[i] = at | uint64(len(leaf))<<bpf.XDPForestNodeFOREST_COUNT_SHIFT
+	}
+	reference := func(n forestNode) uint64 {
+		if n.bits == 0 {
+			return places[n.at]
+		}
+		return uint64(nodes+uint32(n.at)) | uint64(n.bits)<<bpf.XDPForestNodeFOREST_BITS_SHIFT |
+			uint64(n.shift)<<bpf.XDPForestNodeFOREST_SHIFT_SHIFT | uint64(n.word)<<bpf.XDPForestNodeFOREST_WORD_SHIFT
+	}
+	for _, n := range t.nodes {
+		t.memory.Nodes = append(t.memory.Nodes, reference(n))
+	}
+	return forestRoot{node: reference(root), lowest: lowest, depth: t.depth(root)}
+}
+
+// depth is the most cuts below and with n.
+func (t *forestTree) depth(n forestNode) int {
+	deepest := make([]int, len(t.nodes)) // of the children that begin here, once known
+	var below func(n forestNode) int
+	below = func(n forestNode) int {
+		if n.bits == 0 {
+			return 0
+		}
+		if deepest[n.at] == 0 {
+			for _, child := range t.nodes[n.at : n.at+1<<n.bits] {
+				deepest[n.at] = max(deepest[n.at], 1+below(child))
+			}
+		}
+		return deepest[n.at]
+	}
+	return below(n)
+}
