@@ -47,11 +47,11 @@ type Field struct {
 // left out. Anchors, aliases, merge keys and tags are errors: what a file says must stand where it is
 // read. A syntax error ends the reading, so the result then holds no documents.
 func ParseYAML(name string, text []byte) ([]*Node, Errors) {
-	return parseYAML(name, text, partSize)
+	return parseYAML(name, text, usualSize)
 }
 
-func parseYAML(name string, text []byte, partSize int) (docs []*Node, errs Errors) {
-	t := &tree{name: name}
+func parseYAML(name string, text []byte, size parseSize) (docs []*Node, errs Errors) {
+	t := &tree{name: name, size: size}
 	body := strings.TrimPrefix(string(text), "\ufeff")
 	t.lines = strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(body), "\n")
 	if e := fileError(name, errTooLarge); len(text) > maxFile {
@@ -60,12 +60,17 @@ func parseYAML(name string, text []byte, partSize int) (docs []*Node, errs Error
 	if e, bad := notText(name, string(text), t.lines); bad {
 		return nil, Errors{e}
 	}
-	if len(text) > partSize {
-		if docs, ok := t.parseParts(partSize); ok {
+	var inParts Errors
+	if len(text) > size.part {
+		var ok bool
+		if docs, inParts, ok = t.parseParts(); ok {
 			return docs, nil
 		}
 	}
 	docs = t.parse(t.lines, 0)
+	if len(t.errs) == 1 && t.errs[0].Msg == tooManyTokens && len(inParts) > 0 {
+		return nil, inParts // the whole is too long to say better
+	}
 	return docs, t.errs
 }
 
@@ -134,6 +139,7 @@ type tree struct {
 	name  string
 	lines []string // of the file
 	above int      // so many lines stand above those that are read
+	size  parseSize
 	errs  Errors
 }
 

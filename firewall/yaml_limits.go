@@ -11,18 +11,28 @@ import (
 // Limits of what a file may hold, far above what a person writes. The parser recurses for each level and for
 // each key of a map, and a stack that overflows ends the process: they are held before it is called.
 const (
-	maxDepth  = 32
-	maxKeys   = 20_000    // of one map
-	maxTokens = 4_000_000 // words and signs
-	maxMarks  = 100       // anchors, aliases, tags and keys of several words, none of which is supported
+	maxDepth = 32
+	maxKeys  = 20_000 // of one map
+	maxMarks = 100    // anchors, aliases, tags and keys of several words, none of which is supported
 )
+
+// A parseSize says how much is parsed at once.
+type parseSize struct {
+	part   int // bytes, above which a text is parsed in parts
+	tokens int // words and signs at most
+}
+
+// The parser takes a hundred times the text's size in memory, and one rule needs nothing of another.
+var usualSize = parseSize{part: 256 << 10, tokens: 4_000_000}
+
+const tooManyTokens = "file holds too much: more than 4 million words"
 
 // scan cuts the text into the parser's tokens. The error is a mistake, and then there are no tokens.
 func (t *tree) scan(text string) (token.Tokens, *Error) {
 	var s scanner.Scanner
 	s.Init(text)
 	var tokens token.Tokens
-	var n nesting
+	n := nesting{most: t.size.tokens}
 	for {
 		more, err := s.Scan()
 		if errors.Is(err, io.EOF) {
@@ -41,6 +51,7 @@ func (t *tree) scan(text string) (token.Tokens, *Error) {
 
 // nesting is how deep, and behind how many others, a token stands.
 type nesting struct {
+	most          int // tokens that there may be
 	tokens, marks int
 	flow          int         // brackets and braces that are open
 	blocks        []blockItem // the lists and maps by indentation that are open, from the outermost
@@ -54,8 +65,8 @@ type blockItem struct{ column, keys int }
 func (n *nesting) add(tk *token.Token) (fault Error) {
 	before := n.last
 	n.last = tk
-	if n.tokens++; n.tokens > maxTokens {
-		return Error{Msg: "file holds too much: more than 4 million words", Hint: "split it, and keep long lists in the files of sets"}
+	if n.tokens++; n.tokens > n.most {
+		return Error{Msg: tooManyTokens, Hint: "split it, and keep long lists in the files of sets"}
 	}
 	switch tk.Type {
 	case token.DocumentHeaderType, token.DocumentEndType:

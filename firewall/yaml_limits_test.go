@@ -23,7 +23,7 @@ func TestYAMLLimits(t *testing.T) {
 		{"stairs", stairs, deep},
 		{"keys", fill("a: b\n"), keys},
 		{"keys without values", fill("a:\n"), keys},
-		{"words", "[" + strings.Repeat("a,", maxTokens/2+1), words},
+		{"words", "[" + strings.Repeat("a,", usualSize.tokens/2+1), words},
 		{"anchors", fill("&a "), marks},
 		{"aliases", "a: [" + fill("*a,"), marks},
 		{"keys of several words", fill("? "), marks},

@@ -8,16 +8,12 @@ import (
 	"sync"
 )
 
-// A text above partSize bytes is parsed in parts where it holds a long list: the parser takes a hundred times the
-// text's size in memory, and one rule needs nothing of another.
-const partSize = 256 << 10
-
 // A part is some items of a top-level list, from the line that one begins on to the one before another begins.
 type part struct {
 	key         int // the line of the list's key, from 0
 	first, last int // its lines, from 0; last is not in it
 	docs        []*Node
-	failed      bool // a mistake is in it
+	faults      Errors
 }
 
 var (
@@ -67,11 +63,11 @@ func cut(lines []string, partSize int) (parts []part) {
 }
 
 // parseParts parses a long text in parts, several at once. It is not ok if that cannot be done, or if there is a
-// mistake in the text, which is then to be looked for in the whole.
-func (t *tree) parseParts(partSize int) (docs []*Node, ok bool) {
-	parts := cut(t.lines, partSize)
+// mistake in the text, which is then to be looked for in the whole; faults are what the parts say of it.
+func (t *tree) parseParts() (docs []*Node, faults Errors, ok bool) {
+	parts := cut(t.lines, t.size.part)
 	if len(parts) == 0 {
-		return nil, false
+		return nil, nil, false
 	}
 	left := slices.Clone(t.lines)
 	for _, p := range parts {
@@ -93,25 +89,29 @@ func (t *tree) parseParts(partSize int) (docs []*Node, ok bool) {
 	close(next)
 	rest.parse(t, left, 0)
 	wg.Wait()
-	if rest.failed {
-		return nil, false
+	faults = rest.faults
+	for i := range parts {
+		faults = append(faults, parts[i].faults...)
+	}
+	if len(faults) > 0 {
+		return nil, faults, false
 	}
 	for i := range parts {
 		p := &parts[i]
 		list := listOf(rest.docs, p.key+1)
-		if p.failed || list == nil || len(p.docs) != 1 || p.docs[0].Kind != ListNode || p.docs[0].Pos.Column != list.Pos.Column {
-			return nil, false
+		if list == nil || len(p.docs) != 1 || p.docs[0].Kind != ListNode || p.docs[0].Pos.Column != list.Pos.Column {
+			return nil, nil, false
 		}
 		list.Items = append(list.Items, p.docs[0].Items...)
 	}
-	return rest.docs, true
+	return rest.docs, nil, true
 }
 
 // parse reads lines, which stand in whole from line p.first on, at that depth of its tree.
 func (p *part) parse(whole *tree, lines []string, depth int) {
-	t := &tree{name: whole.name, lines: whole.lines, above: p.first}
+	t := &tree{name: whole.name, lines: whole.lines, above: p.first, size: whole.size}
 	p.docs = t.parse(lines, depth)
-	p.failed = len(t.errs) > 0
+	p.faults = t.errs
 }
 
 // listOf is the list by indentation that is the value of the top-level key in that line.

@@ -10,8 +10,8 @@ import (
 // sameInParts parses a text as a whole and in parts of a few bytes.
 func sameInParts(t *testing.T, text string) (parts int) {
 	t.Helper()
-	whole, wholeErrs := parseYAML("p.yaml", []byte(text), len(text))
-	inParts, errs := parseYAML("p.yaml", []byte(text), 1)
+	whole, wholeErrs := parseYAML("p.yaml", []byte(text), parseSize{part: len(text), tokens: len(text)})
+	inParts, errs := parseYAML("p.yaml", []byte(text), parseSize{part: 1, tokens: len(text)})
 	if !reflect.DeepEqual(whole, inParts) || !reflect.DeepEqual(wholeErrs, errs) {
 		t.Errorf("in parts it is another text:\n%s\nwhole: %v\nparts: %v", text, wholeErrs, errs)
 	}
@@ -60,7 +60,7 @@ func TestYAMLPartsOfALongText(t *testing.T) {
 		fmt.Fprintf(&b, "  - {name: r%d, from: {addresses: [192.0.2.1]}, to: any, action: allow}\n", i)
 	}
 	text := b.String()
-	if n := len(cut(strings.Split(text, "\n"), partSize)); n < 3 {
+	if n := len(cut(strings.Split(text, "\n"), usualSize.part)); n < 3 {
 		t.Fatalf("cut into %d parts", n)
 	}
 	p, err := Parse([]Source{{Name: "p.yaml", Text: []byte(text)}}, nil)
@@ -75,5 +75,19 @@ func TestYAMLPartsOfALongText(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"form"`) {
 			t.Errorf("says %.300v", err)
 		}
+	}
+}
+
+// A text may be too long to be parsed at once: what is wrong in it is told all the same.
+func TestYAMLPartsOfAHugeText(t *testing.T) {
+	size := parseSize{part: 2000, tokens: 2000}
+	text := "x:\n" + strings.Repeat("- {a: b}\n", 1000)
+	docs, errs := parseYAML("p.yaml", []byte(text), size)
+	if len(errs) > 0 || len(docs) != 1 || len(docs[0].Fields[0].Value.Items) != 1000 {
+		t.Fatalf("%d documents, %.300v", len(docs), errs)
+	}
+	_, errs = parseYAML("p.yaml", []byte(text+"- [b\n- c\n"), size)
+	if len(errs) != 1 || errs[0].Line < 1000 || !strings.Contains(errs[0].Msg, "not YAML") {
+		t.Errorf("says %.300v", errs)
 	}
 }
