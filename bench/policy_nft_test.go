@@ -69,9 +69,20 @@ func TestNFTRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 1000 { // of which most meet no rule
-			h := headers[rnd.IntN(1000)]
-			h.dport, h.dst = uint16(rnd.Uint32()), h.dst^1<<rnd.IntN(32)
+		for i := range 1000 { // which just miss the rule that they were drawn from, or just do not
+			h := headers[i]
+			switch i % 5 {
+			case 0:
+				h.src ^= 1 << rnd.IntN(32)
+			case 1:
+				h.dst ^= 1 << rnd.IntN(32)
+			case 2:
+				h.sport ^= 1 << rnd.IntN(16)
+			case 3:
+				h.dport ^= 1 << rnd.IntN(16)
+			case 4:
+				h.proto ^= 6 ^ 17
+			}
 			headers = append(headers, h)
 		}
 		met := 0
