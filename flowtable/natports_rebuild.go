@@ -45,7 +45,9 @@ func (t *Table) RebuildNATPorts(layout uint32, n *NAT, bitmaps []bpf.XDPNatBitma
 			natPorts(bitmaps).give(element, a.port)
 			continue
 		}
-		t.adoptTally(&e, word, &a, n, &original)
+		if k.kind() != KeyMapping {
+			t.adoptTally(&e, word, &a, n, &original)
+		}
 	}
 }
 
