@@ -32,6 +32,19 @@ func (n *NAT) Bitmaps() int {
 	return count
 }
 
+// allowed returns the ports to choose from, by element of nat_ports. A nil NAT has none.
+func (n *NAT) allowed() (ports []U16Range) {
+	if n == nil {
+		return nil
+	}
+	for _, block := range n.Ports {
+		for range block.Elements {
+			ports = append(ports, U16Range{block.First, block.Last})
+		}
+	}
+	return ports
+}
+
 // Flags of a nat rule (abi.h: NAT_*).
 const (
 	natHairpin       = 0x01

@@ -12,7 +12,7 @@ import (
 // RebuildNATPorts takes the ports of all translated flows in bitmaps (NAT.NewBitmaps) of another layout,
 // that of the generation `layout` with the nat rules n, and has the aliases say so: SetNATPorts comes
 // first, so that what ends meanwhile gives its port back there. A flow whose rule no longer chooses ports,
-// or none of its address, has no port there. A nil n is one without rules. Flows whose rule has a limit there
+// or none of its address, or not this one, has no port there. A nil n is one without rules. Flows whose rule has a limit there
 // and had none when they were opened count for their sources from then on.
 //
 // It runs against packets under way. Call it before the generation is published, and once more behind that
@@ -23,6 +23,7 @@ func (t *Table) RebuildNATPorts(layout uint32, n *NAT, bitmaps []bpf.XDPNatBitma
 	if atomic.LoadInt64(&t.state.Aliases) == 0 {
 		return
 	}
+	allowed := n.allowed()
 	for e := range t.entries() {
 		word := e.word()
 		if !isAlias(word) {
@@ -40,6 +41,9 @@ func (t *Table) RebuildNATPorts(layout uint32, n *NAT, bitmaps []bpf.XDPNatBitma
 		outer, _ := flow.outer()
 		original := flow.tuple(flow.opener())
 		element := t.elementOf(n, &a, &original, &outer)
+		if uint64(element) >= uint64(len(allowed)) || a.port < allowed[element].First || a.port > allowed[element].Last {
+			element = natNoPorts // whoever gives a port back lets others choose it
+		}
 		natPorts(bitmaps).take(element, a.port)
 		if !t.layOut(&e, word, &a, layout, element) {
 			natPorts(bitmaps).give(element, a.port)

@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -58,6 +59,7 @@ func TestRebuildNATPorts(t *testing.T) {
 		family, proto       uint8
 		source, destination uint32
 		src                 string // outer; "": as it was
+		port                uint16 // outer; 0: some port that rules have
 		address             uint32 // number in the pool
 		rule                int    // whose element; 0: none
 		rules               func(*NAT) *NAT
@@ -67,6 +69,7 @@ func TestRebuildNATPorts(t *testing.T) {
 		{name: "masquerade of a ping", family: 4, proto: packet.ProtoICMP, source: 1, src: "198.51.100.7", rule: 1},
 		{name: "first of a pool", family: 4, proto: packet.ProtoTCP, source: 2, src: "203.0.113.248", rule: 2},
 		{name: "last of a pool", family: 4, proto: packet.ProtoUDP, source: 2, src: "203.0.113.255", address: 7, rule: 2},
+		{name: "a port that the rule has no more", family: 4, proto: packet.ProtoTCP, source: 1, src: "198.51.100.7", port: 1023},
 		{name: "behind a pool", family: 4, proto: packet.ProtoUDP, source: 2, src: "203.0.114.0"},
 		{name: "before a pool", family: 4, proto: packet.ProtoUDP, source: 2, src: "203.0.113.247"},
 		{name: "of an IPv6 pool, with a carry", family: 6, proto: packet.ProtoICMPv6, source: 3, src: "2001:db8:0:1::1", address: 3, rule: 3},
@@ -90,7 +93,7 @@ func TestRebuildNATPorts(t *testing.T) {
 		outer := original
 		outer.Dst = randomTuple(rng, tc.family).Dst
 		if tc.src != "" {
-			outer.Src, outer.SrcPort = addrOf(tc.src), 4000
+			outer.Src, outer.SrcPort = addrOf(tc.src), cmp.Or(tc.port, 4000)
 		}
 		natPorts(old).take(400, outer.SrcPort)
 		translated(table, original, outer, bpf.XDPFlowStateFLOW_ESTABLISHED, 1, 400)

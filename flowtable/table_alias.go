@@ -195,7 +195,7 @@ func (t *Table) fillAlias(e *entry, k *flowKey, a *aliasOpening) {
 	atomic.StoreUint64(&e.core.Word, uint64(bpf.XDPFlowStateFLOW_ALIAS)|hiOpened(k.sender)|generation)
 }
 
-// tallyPair is the port of an alias with what stands behind it, and its tally, to be exchanged together.
+// tallyPair is the port, what the flow was made by and the tally of an alias, to be exchanged together.
 func (e *entry) tallyPair() *uint64 {
 	if e.flow4 != nil {
 		return (*uint64)(unsafe.Pointer(&e.alias4().Port))

@@ -128,8 +128,7 @@ func (t *Table) adoptTally(e *entry, word uint64, a *alias, n *NAT, original *Tu
 	if !ok {
 		return
 	}
-	at := e.tallyPair()
-	beside := uint32(a.port) | uint32(a.mapped)<<16
+	at, beside := e.tallyPair(), uint32(a.port)|uint32(a.mapped)<<16
 	without, with := pair(beside, 0), pair(beside, tally)
 	if !atomic.CompareAndSwapUint64(at, without, with) ||
 		(e.word()^word)&^WordMarked != 0 && atomic.CompareAndSwapUint64(at, with, without) {

@@ -163,27 +163,6 @@ func sourceLimitComesLater(t *testing.T, row natRow) {
 	}
 }
 
-// A flow that is refused for its source makes no mapping, and so takes no port.
-func TestSourceLimitOfMappings(t *testing.T) {
-	r := natRig(t, limitedTo(2, mapping(4, 0)))
-	for port := range uint16(20) {
-		want, reason := Forward, reasonNone
-		if port >= 2 {
-			want, reason = Drop, sourceLimit
-		}
-		r.want(lanIf, right(fromClient4.udp(t, 5000+port, 53, 9)), want, reason)
-	}
-	mappings := 0
-	for f := range r.Table().All() {
-		if f.State == bpf.XDPFlowStateFLOW_MAPPING {
-			mappings++
-		}
-	}
-	if n := r.Table().counted64(); mappings != 2 || n != 2 {
-		t.Errorf("%d mappings, and %d flows count, want 2 of each", mappings, n)
-	}
-}
-
 // tallyTable is a table that only counts.
 func tallyTable(t *testing.T) *Table {
 	t.Helper()

@@ -74,8 +74,8 @@ func (o *Oracle) mapSource(p *packet, r *firewall.NATRule, t *translation, c *Ch
 		return ""
 	case t.outer.src == t.outer.dst:
 		return "nat-conflict"
-	case o.hasEnough(p, r): // then it makes no mapping either
-		return "nat-source-limit"
+	case o.hasEnough(p, r):
+		return "nat-source-limit" // and what it would leave as is not made
 	}
 	inside := netip.AddrPortFrom(p.src, p.sport)
 	m := o.mappingOf(r.Name, p.proto, inside, t.outer.src)
