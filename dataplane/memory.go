@@ -144,7 +144,7 @@ func (p *Plane) Flows() Flows {
 }
 
 // Table returns a view of the flow table, to list and to scan. It is valid until Close, as Flows is.
-// The flows beside the groups are not in it: see Overflow and AgeOverflow.
+// The flows beside the groups are found in it, and not listed: see Overflow and AgeOverflow.
 func (p *Plane) Table() (*flowtable.Table, error) {
 	t, err := flowtable.MapTable(flowtable.TableConfig{
 		Seed: p.seed, StripeBits: p.sizes.StripeBits,
@@ -154,6 +154,7 @@ func (p *Plane) Table() (*flowtable.Table, error) {
 		return nil, err
 	}
 	t.SetTallies(p.mem.tallies)
+	t.SetBeside(overflowAt[bpf.XDPFlow4Key, bpf.XDPFlow4](p.maps[bpf.XDPMapOverflow4]), overflowAt[bpf.XDPFlow6Key, bpf.XDPFlow6](p.maps[bpf.XDPMapOverflow6]))
 	return t, nil
 }
 

@@ -42,6 +42,17 @@ func overflow[K, F any](m *ebpf.Map) (flows []F, err error) {
 	return flows, nil
 }
 
+// overflowAt copies what stands beside the groups under a key; nil: nothing, or it cannot be read.
+func overflowAt[K, F any](m *ebpf.Map) func(key K) *F {
+	return func(key K) *F {
+		f := new(F)
+		if m.Lookup(&key, f) != nil {
+			return nil
+		}
+		return f
+	}
+}
+
 // AgeOverflow frees the overflowed flows that were idle for their time-out at tick now, as flowtable's
 // Scan does in the groups, and hands on a last copy of each. It returns their number.
 func (p *Plane) AgeOverflow(now uint32, timeouts *flowtable.Timeouts, freed4 func(*bpf.XDPFlow4), freed6 func(*bpf.XDPFlow6)) (int, error) {

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/dataplane/packet"
 	"github.com/softdpu/softdpu/flowtable"
 )
 
@@ -38,11 +39,11 @@ func TestSweepOverflow(t *testing.T) {
 		port    uint16 // that its flow became; 0: it has none
 	}{{9000 - 1907, 0}, {9000 - 1908, 0}, {9000 - 1908, 7}, {0xffffff00, 0}, {0, 5}} {
 		n := uint32(id) + 1
-		a4 := bpf.XDPAlias4{Key: bpf.XDPFlow4Key{Lo: n << 24, Hi: n, LoPort: 7}, Created: row.created, Layout: 3, Port: 100 + uint16(id)}
+		a4 := bpf.XDPAlias4{Key: bpf.XDPFlow4Key{Lo: n << 24, Hi: n, LoPort: 7}, Created: row.created, Layout: 3, Port: 100 + uint16(id), SourceRule: 20 + uint32(id), DestinationRule: 30 + uint32(id)}
 		a4.Target = bpf.XDPFlow4Key{Lo: n << 24, Hi: n, LoPort: 8}
 		a4.Word = uint64(bpf.XDPFlowStateFLOW_ALIAS)
 		put4((*bpf.XDPFlow4)(unsafe.Pointer(&a4)))
-		a6 := bpf.XDPAlias6{Key: bpf.XDPFlow6Key{Lo: [4]uint32{n << 24}, Hi: [4]uint32{n}, LoPort: 7}, Created: row.created, Layout: 3, Port: 200 + uint16(id)}
+		a6 := bpf.XDPAlias6{Key: bpf.XDPFlow6Key{Lo: [4]uint32{n << 24}, Hi: [4]uint32{n}, LoPort: 7}, Created: row.created, Layout: 3, Port: 200 + uint16(id), SourceRule: 20 + uint32(id), DestinationRule: 30 + uint32(id)}
 		a6.Target = bpf.XDPFlow6Key{Lo: [4]uint32{n << 24}, Hi: [4]uint32{n}, LoPort: 8}
 		a6.Word = uint64(bpf.XDPFlowStateFLOW_ALIAS)
 		put6((*bpf.XDPFlow6)(unsafe.Pointer(&a6)))
@@ -71,6 +72,24 @@ func TestSweepOverflow(t *testing.T) {
 		return false
 	}, nil); n != 0 || err != nil {
 		t.Errorf("%d killed, %v", n, err)
+	}
+	// What a packet finds is found by its tuple, with what the alias says.
+	for _, outer := range []flowtable.Tuple{
+		{Family: 4, Src: packet.Addr{3: 3}, Dst: packet.Addr{3}, SrcPort: 7 << 8},
+		{Family: 6, Src: packet.Addr{3: 3}, Dst: packet.Addr{3}, SrcPort: 7 << 8},
+	} {
+		original := outer
+		original.SrcPort = 8 << 8
+		for _, by := range []flowtable.Tuple{outer, original} {
+			f, ok := table.Lookup(by)
+			if !ok || !f.ID.Overflow || f.Tuple != original || f.NAT == nil || f.NAT.Outer != outer || f.NAT.SourceRule != 22 || f.NAT.DestinationRule != 32 {
+				t.Errorf("found by %+v: %v, %+v, %+v", by, ok, f, f.NAT)
+			}
+		}
+		original.SrcPort--
+		if f, ok := table.Lookup(original); ok {
+			t.Errorf("found by %+v: %+v", original, f)
+		}
 	}
 	if err := p.SweepOverflow(table, now); err != nil {
 		t.Fatal(err)

@@ -168,7 +168,7 @@ func (e *Executor) judge(w *work) bpf.XDPReason {
 // find looks the flow up. A SYN on one that is over does not find it, but may take its place. Of a translated
 // flow the opener's packets are found as they come, and the other end's by the alias.
 func (e *Executor) find(w *work, k *flowKey) (known bool, reason bpf.XDPReason) {
-	f, ok := e.cfg.Table.find(k)
+	f, ok := e.cfg.Table.see(k)
 	if !ok {
 		return false, reasonNone
 	}

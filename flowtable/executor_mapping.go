@@ -67,7 +67,7 @@ func (e *Executor) admit(w *work) {
 	t := e.cfg.Table
 	outer := Tuple{Family: w.tuple.Family, Proto: w.tuple.Proto, Kind: KeyMapping, Src: w.tuple.Dst, SrcPort: w.tuple.DstPort}
 	k := keyOf(&outer)
-	found, ok := t.find(&k)
+	found, ok := t.see(&k)
 	if !ok || !isAlias(found.word()) {
 		return
 	}

@@ -27,7 +27,7 @@ type TableConfig struct {
 // A heap table (NewTable) belongs to one Executor and is used by one goroutine at a time. A mapped
 // table (MapTable) is the XDP program's: any number of goroutines may list it, one may Scan it, and
 // nobody may create in it, because creation needs a lock that only the kernel can take. The flows
-// that overflow a mapped table are in maps of the kernel, which Table does not read.
+// that overflow a mapped table are in maps of the kernel, which Table reads one by one if SetBeside says how.
 type Table struct {
 	// Counters of what became of new flows in this Table; those of a mapped table are in the program's
 	// own map.
@@ -40,6 +40,8 @@ type Table struct {
 	state        *bpf.XDPGatewayState
 	overflow4    map[bpf.XDPFlow4Key]*bpf.XDPFlow4
 	overflow6    map[bpf.XDPFlow6Key]*bpf.XDPFlow6
+	beside4      func(bpf.XDPFlow4Key) *bpf.XDPFlow4 // see SetBeside
+	beside6      func(bpf.XDPFlow6Key) *bpf.XDPFlow6
 	marked       []mark // of the scan under way, kept for its capacity
 	schedule     schedule
 	natLayout    uint32

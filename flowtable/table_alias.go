@@ -111,12 +111,17 @@ func (e *entry) translate(outer *Tuple, opener uint8) {
 func sameKey(a, b *flowKey) bool { return a.family == b.family && a.v4 == b.v4 && a.v6 == b.v6 }
 
 // follow returns the flow of an alias, if it is translated and its outer tuple, in either direction, is
-// `outer`.
+// `outer`. It is for those who only read, as see is.
 func (t *Table) follow(of entry, outer *Tuple) (entry, bool) {
-	k := keyOf(outer)
-	return t.followKey(&of, &k)
+	k, target := keyOf(outer), of.alias().target
+	flow, ok := t.see(&target)
+	if !ok || !isFlow(flow.word()) {
+		return entry{}, false
+	}
+	return flow, flow.leadsTo(&k)
 }
 
+// followKey is follow by a key, for those who change entries.
 func (t *Table) followKey(of *entry, outer *flowKey) (entry, bool) {
 	target := of.alias().target
 	flow, ok := t.find(&target)

@@ -111,7 +111,7 @@ func (t *Table) Complete(f *Flow) {
 		return
 	}
 	k := keyOf(&f.NAT.Outer)
-	e, ok := t.find(&k)
+	e, ok := t.see(&k)
 	if !ok {
 		return
 	}
@@ -126,9 +126,9 @@ func (t *Table) Complete(f *Flow) {
 // is found by its original and by its outer tuple.
 func (t *Table) Lookup(tuple Tuple) (Flow, bool) {
 	k := keyOf(&tuple)
-	e, ok := t.find(&k)
+	e, ok := t.see(&k)
 	if ok && isAlias(e.word()) {
-		e, ok = t.followKey(&e, &k)
+		e, ok = t.follow(e, &tuple)
 	}
 	if !ok {
 		return Flow{}, false
