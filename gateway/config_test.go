@@ -360,9 +360,9 @@ func TestTimeoutTicks(t *testing.T) {
 	tcp, udp, icmp, other := flowtable.ClassTCP, flowtable.ClassUDP, flowtable.ClassICMP, flowtable.ClassOther
 	places := map[string][]place{
 		"tcp_syn_sent": {{tcp, flowSynSent}}, "tcp_syn_received": {{tcp, flowSynReceived}}, "tcp_established": {{tcp, flowEstablished}},
-		"tcp_fin_wait": {{tcp, flowFinWait}}, "tcp_time_wait": {{tcp, flowTimeWait}}, "tcp_closed": {{tcp, flowClosed}},
-		"udp_new": {{udp, flowNew}}, "udp": {{udp, flowReplied}},
-		"icmp": {{icmp, flowNew}, {icmp, flowReplied}}, "other": {{other, flowNew}, {other, flowReplied}},
+		"tcp_fin_wait": {{tcp, flowFinWait}}, "tcp_time_wait": {{tcp, flowTimeWait}, {tcp, flowMapping}}, "tcp_closed": {{tcp, flowClosed}},
+		"udp_new": {{udp, flowNew}}, "udp": {{udp, flowReplied}, {udp, flowMapping}},
+		"icmp": {{icmp, flowNew}, {icmp, flowReplied}, {icmp, flowMapping}}, "other": {{other, flowNew}, {other, flowReplied}},
 	}
 	for _, key := range configKeys["timeouts"] {
 		var timeouts Timeouts
