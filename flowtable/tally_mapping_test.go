@@ -72,3 +72,17 @@ func TestSourceLimitOfMappingsComesLater(t *testing.T) {
 		}
 	}
 }
+
+// Strangers who come in by a mapping count for nobody: they do not use up what the end inside may have.
+func TestSourceLimitOfStrangers(t *testing.T) {
+	r := natRig(t, limitedTo(2, mapping(4, natFilterAny)))
+	r.passes(lanIf, rightFrom(t, lanIf, client4, 1030, server4, 53), 2, end{outer4, 1030}, end{server4, 53})
+	for port := range uint16(20) {
+		r.passes(wanIf, rightFrom(t, wanIf, stranger4, 500+port, outer4, 1030), 1, end{stranger4, 500 + port}, end{client4, 1030})
+	}
+	if n := r.Table().counted64(); n != 1 {
+		t.Errorf("%d flows count", n)
+	}
+	r.want(lanIf, rightFrom(t, lanIf, client4, 1031, server4, 53), Forward, reasonNone)
+	r.want(lanIf, rightFrom(t, lanIf, client4, 1032, server4, 53), Drop, sourceLimit)
+}
