@@ -167,7 +167,7 @@ func TestHelpersOfTheOldestKernel(t *testing.T) {
 		asm.FnFibLookup: {major: 4, minor: 18}, asm.FnSpinLock: {major: 5, minor: 1}, asm.FnSpinUnlock: {major: 5, minor: 1},
 		asm.FnGetSmpProcessorId: {major: 4, minor: 1}, asm.FnSkbStoreBytes: {major: 4, minor: 1},
 		asm.FnL3CsumReplace: {major: 4, minor: 1}, asm.FnL4CsumReplace: {major: 4, minor: 1},
-		asm.FnRingbufOutput: {major: 5, minor: 8}, asm.FnRingbufReserve: {major: 5, minor: 8}, asm.FnRingbufSubmit: {major: 5, minor: 8},
+		asm.FnRingbufOutput: {major: 5, minor: 8}, asm.FnRingbufReserve: {major: 5, minor: 8}, asm.FnRingbufSubmit: {major: 5, minor: 8}, asm.FnRingbufDiscard: {major: 5, minor: 8},
 		asm.FnKtimeGetCoarseNs: {major: 5, minor: 11},
 		asm.FnXdpGetBuffLen:    {major: 5, minor: 18}, asm.FnXdpLoadBytes: {major: 5, minor: 18}, asm.FnXdpStoreBytes: {major: 5, minor: 18},
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -111,18 +112,26 @@ func (n *Namespace) Dial(ctx context.Context, network, address string) (conn net
 func (n *Namespace) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
 	err = n.Do(func() error {
 		var c net.ListenConfig
-		l, err = c.Listen(ctx, network, address)
-		return err
+		return whileHeld(ctx, func() error { l, err = c.Listen(ctx, network, address); return err })
 	})
 	return l, err
+}
+
+// whileHeld tries again for a moment while an address is in use: a child that another test starts has this process's
+// sockets open, also one that has just been closed, until it executes its program.
+func whileHeld(ctx context.Context, listen func() error) error {
+	err := listen()
+	for end := time.Now().Add(time.Second); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end) && ctx.Err() == nil; err = listen() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return err
 }
 
 // ListenPacket opens a packet socket inside the namespace, as net.ListenPacket does.
 func (n *Namespace) ListenPacket(ctx context.Context, network, address string) (c net.PacketConn, err error) {
 	err = n.Do(func() error {
 		var lc net.ListenConfig
-		c, err = lc.ListenPacket(ctx, network, address)
-		return err
+		return whileHeld(ctx, func() error { c, err = lc.ListenPacket(ctx, network, address); return err })
 	})
 	return c, err
 }
