@@ -92,7 +92,7 @@ func sentAll(t *testing.T, s *xsk.Socket) {
 // everyLength is that of frames of all lengths that an MTU of 1,500 allows.
 func everyLength(n uint64) int { return shortest + int(n)%(1514-shortest+1) }
 
-var small = xsk.SocketOptions{Rx: 64, Tx: 64, Fill: 64, Completion: 64}
+var small = xsk.SocketOptions{Rx: 64, Tx: 64, Fill: 64, Completion: 64, BindTimeout: patience}
 
 // open opens a socket in the namespace.
 func open(n *testenv.Namespace, u *xsk.UMEM, p *xsk.Pool, device string, queue int, o xsk.SocketOptions) (s *xsk.Socket, err error) {
