@@ -143,6 +143,14 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 		state:    kernelMap(tb, "state", 8, 1),
 	}
 	spec := k.harness(tb, batch)
+	k.prog = kernelProgram(tb, spec, a)
+	return k
+}
+
+// kernelProgram loads a program that calls the functions that pipes need, with a in the place of its classifier; nil: with
+// the one that it has.
+func kernelProgram(tb testing.TB, spec *ebpf.ProgramSpec, a *ACL) *ebpf.Program {
+	tb.Helper()
 	spec.Instructions = append(spec.Instructions, kernelFunctions(tb)...)
 	if a == nil {
 		insns, err := emitCalled(spec.Instructions)
@@ -159,8 +167,7 @@ func newKernelClassifier(tb testing.TB, a *ACL, batch bool) *kernelClassifier {
 		tb.Fatalf("load: %v", kernelLog(err))
 	}
 	tb.Cleanup(func() { prog.Close() })
-	k.prog = prog
-	return k
+	return prog
 }
 
 // kernelOwn are the program's own functions that pipes call, audit excepted.

@@ -9,7 +9,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
@@ -154,23 +153,7 @@ func newKernelRandom(tb testing.TB, a *ACL, keys []bpf.XDPClassifyKey) *kernelRa
 	}
 	ctx := btf.FuncParam{Name: "ctx", Type: &btf.Pointer{Target: &btf.Struct{Name: "xdp_md", Size: 24}}}
 	spec.Instructions = append(kernelFunction(tb, main, "main", ctx), spec.Instructions[end:]...)
-	spec.Instructions = append(spec.Instructions, kernelFunctions(tb)...)
-	if a == nil {
-		insns, err := emitCalled(spec.Instructions)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		spec.Instructions = insns
-	} else if err := ReplaceClassifier(spec, a); err != nil {
-		tb.Fatal(err)
-	}
-	kernelMaps(tb, spec.Instructions, a)
-	prog, err := ebpf.NewProgram(spec)
-	if err != nil {
-		tb.Fatalf("load: %v", kernelLog(err))
-	}
-	tb.Cleanup(func() { prog.Close() })
-	k.prog = prog
+	k.prog = kernelProgram(tb, spec, a)
 	return k
 }
 
