@@ -108,7 +108,7 @@ endef
 # Vetted once, not package by package again. Labs wait more than they compute: more of them at once than processors.
 test: deps-build deps-test ## Vet, then run all tests in reduced size (root: the namespace tests too)
 	$(GO) vet ./... ./.ci/summary
-	@$(call run-tests,-timeout 8m -vet=off -parallel 4)
+	@$(call run-tests,-timeout 8m -vet=off -parallel 3)
 
 test-long: deps-build deps-test ## Run all tests in full size (an hour)
 	@export SOFTDPU_LONG=1; $(call run-tests,-timeout 90m)

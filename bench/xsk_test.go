@@ -95,8 +95,9 @@ func TestXSK(t *testing.T) {
 			if d.Handled < 100 || d.Bytes != d.Packets*xskFrame || d.Packets > d.Handled {
 				t.Errorf("%d packets handled, %d of them measured, %d bytes", d.Handled, d.Packets, d.Bytes)
 			}
-			// It may be behind on a busy machine, and makes up for 100 us at most.
-			if r := report.Results[0].Value; r > 1.2*o.Rate {
+			// It may be behind on a busy machine, and makes up for 100 us at most. What waits in the ring when the
+			// measurement begins, because the worker had no CPU, is handled in it.
+			if r := report.Results[0].Value; r > 1.2*o.Rate+float64(d.RingSize)/o.Duration.Seconds() {
 				t.Errorf("%.0f packets a second where %.0f were asked for", r, o.Rate)
 			}
 			if report.Environment.XDPMode != "copy" || d.Mode != "copy" || report.Environment.Driver != "veth" {
