@@ -536,5 +536,6 @@ struct pass_mark {
 #include "abi_set.h"
 #include "abi_forest.h"
 #include "abi_nat.h"
+#include "abi_pipe.h"
 
 #endif

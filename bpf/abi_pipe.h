@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* abi_pipe.h: what a pipeline of match/action pipes (docs/pipes.md) shares between its program and Go.
+ *
+ * A packet is parsed into words of 32 bits in host order, which pipes compare and actions change; what was
+ * changed is written back into the packet before it leaves. A word of what the packet lacks is 0. */
+#ifndef SOFTDPU_ABI_PIPE_H
+#define SOFTDPU_ABI_PIPE_H
+
+/* Words of struct pipe_fields. Of fields longer than 32 bits the first word is the most significant. */
+enum pipe_word {
+	PIPE_PORT, /* id of the port that it came by */
+	PIPE_MARK, /* 0 at first; the operator's */
+	PIPE_META0, /* scratch, 0 at first */
+	PIPE_META1,
+	PIPE_META2,
+	PIPE_META3,
+	PIPE_RANDOM, /* 16 bits, drawn once a packet */
+	PIPE_COLOR, /* enum pipe_color, of the last meter */
+	PIPE_LENGTH, /* bytes of the frame as it came */
+	PIPE_HAS, /* enum pipe_has: what the packet has */
+	PIPE_ETH_SRC, /* 16 upper bits, then 32 */
+	PIPE_ETH_DST = PIPE_ETH_SRC + 2,
+	PIPE_ETH_TYPE = PIPE_ETH_DST + 2, /* behind the tags */
+	PIPE_VLANS, /* number of tags: 0, 1 or 2 */
+	PIPE_VLAN0_ID, /* the outer tag */
+	PIPE_VLAN0_PCP,
+	PIPE_VLAN1_ID,
+	PIPE_VLAN1_PCP,
+	PIPE_IP_PROTO, /* behind IPv6's extension headers */
+	PIPE_IP_TTL,
+	PIPE_IP_DSCP,
+	PIPE_IP_ECN,
+	PIPE_IP_LENGTH, /* bytes with the IP header */
+	PIPE_IP_ID, /* IPv4 alone */
+	PIPE_IP_FRAGMENT, /* enum pipe_fragment */
+	PIPE_IP_DF,
+	PIPE_IP_LABEL, /* IPv6's flow label */
+	PIPE_IP_SRC, /* four words; IPv4 in the first */
+	PIPE_IP_DST = PIPE_IP_SRC + 4,
+	PIPE_L4_SPORT = PIPE_IP_DST + 4, /* of TCP and UDP */
+	PIPE_L4_DPORT,
+	PIPE_TCP_FLAGS, /* FIN 1 to CWR 0x80 */
+	PIPE_TCP_SEQ,
+	PIPE_TCP_ACK,
+	PIPE_ICMP_TYPE, /* of ICMP and ICMPv6 */
+	PIPE_ICMP_CODE,
+	PIPE_ICMP_IDENT,
+	PIPE_ESP_SPI,
+	PIPE_ESP_SEQ,
+	PIPE_VXLAN_VNI,
+	PIPE_CT_STATE, /* enum pipe_ct, of the last connection tracking pipe */
+	PIPE_RAW0, /* four bytes at an offset that the pipeline names, the first one the most significant */
+	PIPE_RAW1,
+	PIPE_RAW2,
+	PIPE_RAW3,
+	/* from here on no fields, but the walk's own */
+	PIPE_TICK, /* time */
+	PIPE_WRITTEN, /* enum pipe_written: what actions changed */
+	PIPE_MIRROR, /* 1 + number of the group of ports that gets a copy; 0 = none */
+	PIPE_INDEX, /* entry of an ordered list that the packet is forwarded to */
+	PIPE_WORDS = 64,
+};
+
+/* Bits of PIPE_HAS. A match on a field is also one on the bit of what the field is in. Behind the header of
+ * a later fragment there is nothing that anybody knows. */
+enum pipe_has {
+	PIPE_HAS_VLAN0 = 1 << 0,
+	PIPE_HAS_VLAN1 = 1 << 1,
+	PIPE_HAS_IPV4 = 1 << 2,
+	PIPE_HAS_IPV6 = 1 << 3,
+	PIPE_HAS_TCP = 1 << 4,
+	PIPE_HAS_UDP = 1 << 5,
+	PIPE_HAS_PORTS = 1 << 6, /* TCP or UDP */
+	PIPE_HAS_ICMP = 1 << 7, /* ICMP or ICMPv6 */
+	PIPE_HAS_ESP = 1 << 8,
+	PIPE_HAS_VXLAN = 1 << 9, /* UDP to port 4789 whose I flag is set */
+	PIPE_HAS_IP = 1 << 10, /* IPv4 or IPv6 */
+	PIPE_HAS_CHECKSUM = 1 << 11, /* an IPv4 header's checksum that is right; IPv6 always */
+	PIPE_HAS_RAW0 = 1 << 12, /* the frame reaches that far */
+	PIPE_HAS_RAW1 = 1 << 13,
+	PIPE_HAS_RAW2 = 1 << 14,
+	PIPE_HAS_RAW3 = 1 << 15,
+};
+
+/* Bits of PIPE_WRITTEN. */
+enum pipe_written {
+	PIPE_WROTE_ETH = 1 << 0, /* addresses */
+	PIPE_WROTE_VLAN = 1 << 1, /* number or content of tags */
+	PIPE_WROTE_TTL = 1 << 2,
+	PIPE_WROTE_TOS = 1 << 3, /* DSCP or ECN */
+	PIPE_WROTE_IP = 1 << 4, /* addresses */
+	PIPE_WROTE_PORTS = 1 << 5,
+};
+
+enum pipe_fragment { PIPE_FRAGMENT_NONE, PIPE_FRAGMENT_FIRST, PIPE_FRAGMENT_LATER };
+enum pipe_color { PIPE_GREEN, PIPE_YELLOW, PIPE_RED };
+enum pipe_ct { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
+
+/* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. */
+enum pipe_forward {
+	PIPE_FORWARD_SHIFT = 24,
+	PIPE_FORWARD_MASK = (1 << 24) - 1,
+	PIPE_TO_DROP = 1, /* number: enum reason; 0 = pipe-drop */
+	PIPE_TO_HOST, /* the kernel, marked as judged */
+	PIPE_TO_POLICY, /* the gateway's own pipes: flows, translation, rules */
+	PIPE_TO_PORT, /* id of a port */
+	PIPE_TO_PORTS, /* number of a group of ports: a copy to each (mirrors, flooding) */
+	PIPE_TO_PIPE, /* number of a pipe: between pipes alone, never what a pipeline answers */
+};
+
+enum pipe_limit {
+	PIPE_PIPES = 64, /* most of a pipeline */
+	PIPE_VALUES = 8, /* most words of an entry's own operands */
+	PIPE_KEY = 12, /* most words of an exact match */
+	PIPE_METERS = 1024,
+	PIPE_GROUPS = 64, /* of ports */
+	PIPE_BUCKET = 8, /* slots */
+};
+
+/* Where a raw field begins. */
+enum pipe_base { PIPE_BASE_L2, PIPE_BASE_L3, PIPE_BASE_L4, PIPE_BASE_PAYLOAD };
+
+/* An entry of a pipe, two cache lines. The first is written by packets; of the second, and of what decides, only
+ * places are written that no packet can find yet. */
+struct pipe_entry {
+	__u64 packets; /* added atomically */
+	__u64 bytes; /* of frames as they came */
+	__u32 used; /* tick of the last packet */
+	__u32 forward; /* enum pipe_forward; 0 = the pipe's */
+	__u16 action; /* 1 + number of the pipe's action template; 0 = none */
+	__u16 meter; /* 1 + number of the meter; 0 = none */
+	__u32 number; /* the entry's number in its pipe */
+	__u32 value[PIPE_VALUES]; /* operands that its action template leaves to entries */
+	__u32 key[PIPE_KEY]; /* of an exact match, masked */
+	__u32 pad[4];
+};
+
+/* Slots of exact matches: tag << 32 | place of the entry in pipe_entries; 0 = free. One load tells both. The
+ * tag is the upper half of the hash, never 0. */
+struct pipe_bucket {
+	__u64 slot[PIPE_BUCKET];
+};
+
+/* A table of exact matches in pipe_buckets: a key is in bucket first + (hash & mask), or in the one that
+ * flowtable/pipe's Table.second tells. */
+
+enum pipe_meter_kind { PIPE_METER_RFC2697 = 1, PIPE_METER_RFC2698, PIPE_METER_RFC4115 };
+enum pipe_meter_flag { PIPE_METER_AWARE = 1, PIPE_METER_PACKETS = 2 };
+
+/* Rates in units (bytes or packets) a second, sizes in units. Tokens count in units << 20, time in ns. */
+struct pipe_meter {
+	__u32 kind; /* 0 = none */
+	__u32 flags;
+	__u64 rate[2]; /* CIR; PIR (2698), EIR (4115), unused (2697) */
+	__u64 size[2]; /* CBS; PBS (2698), EBS (4115, 2697) */
+};
+
+/* What a packet is to a pipeline. */
+struct pipe_fields {
+	__u32 word[PIPE_WORDS];
+	__u32 key[PIPE_KEY]; /* what is looked up, masked */
+	struct classify_key acl; /* the same for ACL pipes */
+};
+
+#endif

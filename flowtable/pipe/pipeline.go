@@ -1,0 +1,232 @@
+package pipe
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Kind is what a pipe can do.
+type Kind string
+
+// Kinds of pipes, as files name them.
+const (
+	Basic       Kind = "basic"        // one set of fields with masks; an entry is a value of each
+	Control     Kind = "control"      // each entry has fields, masks and conditions of its own, and a priority
+	LPM         Kind = "lpm"          // the longest prefix of one address, beside fields that must be equal
+	ACL         Kind = "acl"          // prefixes, protocols, ranges of ports, and a priority
+	Hash        Kind = "hash"         // an entry is chosen by number: a hash of fields, at random, in turn, ...
+	OrderedList Kind = "ordered-list" // an entry is chosen by the number that is forwarded with; it holds a list of actions
+	CT          Kind = "ct"           // looks the packet up in the gateway's flow table
+)
+
+// Pipeline is a set of pipes that packets walk through, from the root on. Its numbers (of pipes, entries, meters)
+// are places in its slices. It is not changed once it is compiled.
+type Pipeline struct {
+	Name   string
+	Root   string // name of the pipe that every packet enters
+	Pipes  []*Pipe
+	Meters []*Meter
+	// Counters are those that entries share, by name.
+	Counters []string
+	// Mirrors are groups of ports that get a copy.
+	Mirrors []*Mirror
+	// Raws are up to four fields of 32 bits that the pipeline takes from places of its own.
+	Raws []*Raw
+	// BypassesPolicy must be set if packets may go to a port or to the host without the policy's rules.
+	BypassesPolicy bool
+	Pos            Pos
+}
+
+// Pos is where something stands in a file: "FILE:LINE:COLUMN", or empty.
+type Pos string
+
+// Pipe is one table.
+type Pipe struct {
+	Name string
+	Kind Kind
+	Pos  Pos
+
+	// Match are the fields of a basic and a hash pipe, the address (first) and the exact part of an LPM pipe; of an
+	// ordered list and of the other kinds nil.
+	Match []MatchField
+	// Algorithm is how a hash pipe chooses.
+	Algorithm Algorithm
+	// Size is how many entries there is room for; 0: as many as are given. A hash pipe's is a power of two.
+	Size int
+	// Resizable says that adding beyond Size is no error but makes the pipe larger, without loss of packets, entries or counts.
+	Resizable bool
+	// Fixed says that entries do not change while the pipeline is in force, so that they may become instructions.
+	Fixed bool
+	// Actions are templates that entries choose from; an entry that names none does the first. Operands that say
+	// FromEntry are the entries' own.
+	Actions []Action
+	Monitor Monitor  // of all entries
+	Forward *Forward // of entries that name none; nil: each entry must
+	Miss    Forward  // of packets that no entry matches
+	Entries []*Entry
+}
+
+// MatchField is a field with the mask under which it is compared; a nil mask is all ones.
+type MatchField struct {
+	Field *Field
+	Mask  Value
+	Pos   Pos
+}
+
+// Algorithm is how a hash pipe chooses an entry among its Size.
+type Algorithm string
+
+// Algorithms of hash pipes.
+const (
+	ByHash     Algorithm = "hash"        // of the fields, symmetric if Symmetric
+	Consistent Algorithm = "consistent"  // the same, but a change of entries or weights moves few
+	Random     Algorithm = "random"      // drawn for each packet
+	Identity   Algorithm = "identity"    // the lower bits of the fields' last word
+	RoundRobin Algorithm = "round-robin" // in turn, for each CPU
+	Flood      Algorithm = "flood"       // all: a copy to the port of each entry
+)
+
+// Value is a field's value: as many words as the field has, the most significant first, host order.
+type Value []uint32
+
+// Match is what an entry asks of one field.
+type Match struct {
+	Field *Field
+	Value Value
+	Mask  Value // nil: all ones
+	// Last, if not nil, makes it a range from Value to Last (ports of ACL pipes; any field of 32 bits at most in control pipes).
+	Last Value
+	Pos  Pos
+}
+
+// Compare is how a condition holds two values against each other.
+type Compare string
+
+// Comparisons, unsigned.
+const (
+	EQ Compare = "=="
+	NE Compare = "!="
+	LT Compare = "<"
+	LE Compare = "<="
+	GT Compare = ">"
+	GE Compare = ">="
+)
+
+// Condition compares a field of 32 bits at most with another, or with a number. Only entries of control pipes have any.
+type Condition struct {
+	Field   *Field
+	Compare Compare
+	With    *Field // nil: Value
+	Value   uint32
+	Pos     Pos
+}
+
+// Entry is one row of a pipe.
+type Entry struct {
+	Name       string // for people: counters and traces; may be empty
+	Match      []Match
+	Conditions []Condition
+	Prefix     netip.Prefix // of LPM pipes
+	Priority   int          // control: 0 (first) to 7; ACL: 0 (first) to 1024; equal ones in their order
+	Index      int          // hash and ordered list
+	Weight     int          // consistent hash; 0 is 1
+	Action     int          // number of the pipe's template
+	Values     []Value      // operands that the template leaves to entries, in their order
+	List       []Action     // ordered list: done instead of a template
+	Monitor    *Monitor     // instead of the pipe's
+	Forward    *Forward     // instead of the pipe's
+	Pos        Pos
+}
+
+// Action is a list of changes, in their order.
+type Action struct {
+	Name string
+	Ops  []Op
+	Pos  Pos
+}
+
+// OpKind is what one step of an action does.
+type OpKind string
+
+// Steps of actions.
+const (
+	Set      OpKind = "set"       // Field = Field &^ Mask | Value & Mask
+	Add      OpKind = "add"       // Field += Value or From, modulo its width
+	Copy     OpKind = "copy"      // the lowest Bits of From >> FromShift to Field at Shift
+	TTL      OpKind = "ttl"       // ip.ttl falls by one; at 1 or 0 the packet is dropped: pipe-ttl
+	PushVLAN OpKind = "push-vlan" // a new outer tag: Value[0] = PCP << 12 | id
+	PopVLAN  OpKind = "pop-vlan"  // the outer tag goes; nothing without one
+)
+
+// Op is one step.
+type Op struct {
+	Kind      OpKind
+	Field     *Field
+	From      *Field
+	Value     Value
+	FromEntry bool // Value is the entry's
+	Mask      Value
+	Shift     int
+	FromShift int
+	Bits      int
+	Pos       Pos
+}
+
+// Monitor is what is noted about packets that match.
+type Monitor struct {
+	Count   bool          // each entry counts packets and bytes, and notes when it was last used
+	Counter string        // a shared one, too
+	Meter   string        // name of a meter: it colours the packet
+	Mirror  string        // name of a mirror
+	Age     time.Duration // an entry unused for as long is told of (and removed if Remove)
+	Remove  bool
+}
+
+// Meter is a token bucket after RFC 2697, 2698 or 4115 (Type), shared by all that name it.
+type Meter struct {
+	Name    string
+	Type    string    // "rfc2697", "rfc2698", "rfc4115"
+	Packets bool      // units are packets, else bytes of frames
+	Aware   bool      // colour-aware: starts from the packet's colour
+	Rate    [2]uint64 // units a second: CIR; PIR (2698) or EIR (4115)
+	Size    [2]uint64 // units: CBS; PBS (2698) or EBS
+	Pos     Pos
+}
+
+// Mirror is a group of ports that get a copy of a packet as it leaves. The kernel copies frames only as it sends
+// them to ports, so an entry that mirrors forwards to a port or drops.
+type Mirror struct {
+	Name  string
+	Ports []string
+	Pos   Pos
+}
+
+// Raw is 32 bits of the packet, read as a big-endian number.
+type Raw struct {
+	Name   string
+	Base   string // "l2", "l3", "l4", "payload": behind the TCP, UDP or ESP header
+	Offset int    // bytes, up to 255
+	Pos    Pos
+}
+
+// Target is a kind of forward.
+type Target string
+
+// Targets.
+const (
+	ToPipe   Target = "pipe"
+	ToPort   Target = "port"
+	ToDrop   Target = "drop"
+	ToHost   Target = "host"   // the kernel of this machine
+	ToPolicy Target = "policy" // the gateway's own pipes, which is what happens without a pipeline
+)
+
+// Forward is where a packet goes next.
+type Forward struct {
+	To   Target
+	Name string // of a pipe or a port
+	// Index chooses the entry of an ordered list; IndexFrom, if not nil, has a field say it.
+	Index     int
+	IndexFrom *Field
+	Pos       Pos
+}
