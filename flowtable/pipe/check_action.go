@@ -106,7 +106,7 @@ func (c *checker) op(at place, o *Op) {
 		}
 	case PushVLAN:
 		if o.Value == nil && !o.FromEntry {
-			c.fail(at.Errorf("it does not say which tag").WithHint("as in {push-vlan: {id: 100, pcp: 5}}"))
+			c.fail(at.Errorf("it does not say which tag").WithHint("as in {push_vlan: {id: 100, pcp: 5}}"))
 		} else if o.Value != nil {
 			c.tag(at, o.Value)
 		}
@@ -148,14 +148,14 @@ func mask(o *Op) Value {
 
 func (c *checker) add(at place, o *Op) {
 	switch {
-	case !o.Field.Numeric():
-		c.fail(at.Errorf("add takes numbers of at most 32 bits").WithHint("set the field, or copy another one to it"))
 	case o.Value == nil && o.From == nil && !o.FromEntry:
 		c.fail(at.Errorf("add does not say what").WithHint("as in {add: meta.0, value: 1} or {add: meta.0, from: meta.length}"))
 	case o.Value != nil && o.From != nil:
 		c.fail(at.Errorf("add says a value and a field").WithHint("leave one of the two out"))
-	case o.From != nil && (!o.From.Numeric() || o.From.Format == Port):
-		c.fail(at.Errorf("field %s, which it adds, is no number of at most 32 bits", o.From.Name).WithHint("take another, or a value"))
+	case o.From != nil && o.From.Only != 0:
+		c.fail(at.Errorf("field %s, which it adds, is no number", o.From.Name).WithHint("take another, or a value"))
+	case o.From != nil && o.From.Words() > o.Field.Words():
+		c.fail(at.Errorf("field %s, which it adds, has %d bits, and this one %d", o.From.Name, o.From.Bits, o.Field.Bits).WithHint("copy some of its bits to meta.0 first, and add that"))
 	case o.Value != nil:
 		c.value(at, o.Field, o.Value, nil, "value")
 	}
@@ -169,10 +169,8 @@ func (c *checker) copy(at place, o *Op) {
 	if o.Value != nil || o.FromEntry {
 		c.fail(at.Errorf("copy takes a field, not a value").WithHint("set takes a value"))
 	}
-	whole := o.Shift == 0 && o.FromShift == 0 && o.Bits == o.Field.Bits && o.Bits == o.From.Bits && o.From.Only == 0
-	if !whole && (!o.Field.Numeric() || !o.From.Numeric()) {
-		c.fail(at.Errorf("field %s is copied in part, or to one of another width, and one of them has more than 32 bits or is no number", o.From.Name).
-			WithHint("copy it whole to one of its own width, as eth.src to eth.dst"))
+	if o.From.Only != 0 {
+		c.fail(at.Errorf("field %s, which it copies, is no number", o.From.Name).WithHint("match on it, and set a value"))
 		return
 	}
 	if o.Bits < 1 || o.Shift < 0 || o.FromShift < 0 || o.Shift+o.Bits > o.Field.Bits || o.FromShift+o.Bits > o.From.Bits {
@@ -184,7 +182,7 @@ func (c *checker) copy(at place, o *Op) {
 // tag checks what is pushed.
 func (c *checker) tag(at place, v Value) {
 	if len(v) != 1 || v[0]>>15 != 0 || v[0]&(1<<12-1) == 4095 {
-		c.fail(at.Errorf("%s is no tag: a VLAN is 0 to 4094, a priority 0 to 7", hex(v)).WithHint("as in {push-vlan: {id: 100, pcp: 5}}"))
+		c.fail(at.Errorf("%s is no tag: a VLAN is 0 to 4094, a priority 0 to 7", hex(v)).WithHint("as in {push_vlan: {id: 100, pcp: 5}}"))
 	}
 }
 
