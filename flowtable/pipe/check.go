@@ -53,8 +53,8 @@ type checker struct {
 func (c *checker) fail(e mistake.Error) { c.errs = append(c.errs, e) }
 func (c *checker) warn(e mistake.Error) { c.warnings = append(c.warnings, e) }
 
-// place says what a mistake is about.
-type place struct {
+// subject says what a mistake is about.
+type subject struct {
 	pos   Pos
 	pipe  *Pipe
 	entry *Entry
@@ -62,7 +62,7 @@ type place struct {
 }
 
 // Errorf makes a mistake at p, whose message begins with what it is about.
-func (p place) Errorf(format string, args ...any) mistake.Error {
+func (p subject) Errorf(format string, args ...any) mistake.Error {
 	who := ""
 	if p.pipe != nil {
 		who = fmt.Sprintf("pipe %q: ", p.pipe.Name)
@@ -77,7 +77,7 @@ func (p place) Errorf(format string, args ...any) mistake.Error {
 }
 
 // in narrows p to a part of it, which stands at pos if that is known.
-func (p place) in(pos Pos, format string, args ...any) place {
+func (p subject) in(pos Pos, format string, args ...any) subject {
 	if pos != (Pos{}) {
 		p.pos = pos
 	}
@@ -90,10 +90,10 @@ func (p place) in(pos Pos, format string, args ...any) place {
 }
 
 // field narrows p to a field.
-func (p place) field(pos Pos, f *Field) place { return p.in(pos, "field %s", f.Name) }
+func (p subject) field(pos Pos, f *Field) subject { return p.in(pos, "field %s", f.Name) }
 
 // name checks a name that the pipeline gives, and that it gives it once.
-func (c *checker) name(at place, name string, taken map[string]bool) {
+func (c *checker) name(at subject, name string, taken map[string]bool) {
 	if fault := nameFault(name); fault != "" {
 		c.fail(at.Errorf("%q is no name: %s", name, fault).WithHint("as in: to-dmz, ecmp_2"))
 	}
@@ -123,7 +123,7 @@ func nameFault(name string) string {
 // shared checks what pipes share: names of the pipeline itself, meters, mirrors, counters and raw fields.
 func (c *checker) shared() {
 	p := c.pipeline
-	here := place{pos: p.Pos}
+	here := subject{pos: p.Pos}
 	c.name(here.in(p.Pos, "pipeline"), p.Name, make(map[string]bool))
 	if n := len(p.Meters); n > MaxMeters {
 		c.fail(here.Errorf("%d meters: a pipeline has at most %d", n, MaxMeters).WithHint("let entries share meters"))
@@ -145,7 +145,7 @@ func (c *checker) shared() {
 	c.raws(here)
 }
 
-func (c *checker) mirrors(here place) {
+func (c *checker) mirrors(here subject) {
 	p := c.pipeline
 	if n := len(p.Mirrors); n > MaxMirrors {
 		c.fail(here.Errorf("%d mirrors: a pipeline has at most %d", n, MaxMirrors).WithHint("let entries share mirrors"))
@@ -167,7 +167,7 @@ func (c *checker) mirrors(here place) {
 	}
 }
 
-func (c *checker) raws(here place) {
+func (c *checker) raws(here subject) {
 	p := c.pipeline
 	if n := len(p.Raws); n > MaxRaws {
 		c.fail(here.Errorf("%d raw fields: a pipeline has at most %d", n, MaxRaws).WithHint("one field holds 32 bits, of which pipes match parts by masks"))
@@ -191,7 +191,7 @@ var bases = []string{"l2", "l3", "l4", "payload"}
 // graph checks that packets find an end: from the root on, without coming back.
 func (c *checker) graph() {
 	p := c.pipeline
-	here := place{pos: p.Pos}
+	here := subject{pos: p.Pos}
 	root := c.byName[p.Root]
 	switch {
 	case root == nil:
@@ -199,7 +199,7 @@ func (c *checker) graph() {
 		for i, pipe := range p.Pipes {
 			names[i] = pipe.Name
 		}
-		c.fail(near(here.Errorf("the root is pipe %q, which there is not", p.Root), p.Root, names, "name the pipe that packets enter first"))
+		c.fail(nearHint(here.Errorf("the root is pipe %q, which there is not", p.Root), p.Root, names, "name the pipe that packets enter first"))
 		return
 	case root.Kind == OrderedList:
 		c.fail(here.Errorf("the root is pipe %q, an ordered list, and no packet comes with an index", p.Root).WithHint("begin with a pipe that forwards to it with an index"))
@@ -211,7 +211,7 @@ func (c *checker) graph() {
 	visit = func(pipe *Pipe) {
 		state[pipe] = open
 		path = append(path, pipe)
-		for _, f := range pipe.forwards() {
+		for _, f := range pipe.everyForward() {
 			next := c.byName[f.Name]
 			if f.To != ToPipe || next == nil {
 				continue
@@ -221,7 +221,7 @@ func (c *checker) graph() {
 				for _, step := range append(path[slices.Index(path, next):], next) {
 					loop += fmt.Sprintf(" -> %s", step.Name)
 				}
-				c.fail(place{pos: f.Pos, pipe: pipe}.in(f.Pos, "forward").Errorf("packets would come back to pipe %q:%s", next.Name, loop[len(" ->"):]).
+				c.fail(subject{pos: f.Pos, pipe: pipe}.in(f.Pos, "forward").Errorf("packets would come back to pipe %q:%s", next.Name, loop[len(" ->"):]).
 					WithHint("pipelines have no loops: forward to a later pipe, or out"))
 			} else if state[next] == 0 {
 				visit(next)
@@ -233,22 +233,22 @@ func (c *checker) graph() {
 	visit(root)
 	for _, pipe := range p.Pipes {
 		if state[pipe] == 0 && c.byName[pipe.Name] == pipe {
-			c.warn(place{pos: pipe.Pos, pipe: pipe}.Errorf("no packet gets there").WithHint("forward to it from a pipe that packets reach, or leave it out"))
+			c.warn(subject{pos: pipe.Pos, pipe: pipe}.Errorf("no packet gets there").WithHint("forward to it from a pipe that packets reach, or leave it out"))
 			visit(pipe)
 		}
 	}
 }
 
-// near gives a mistake about a word the hint of the known one that is nearest, or otherwise.
-func near(e mistake.Error, word string, known []string, otherwise string) mistake.Error {
+// nearHint gives a mistake about a word the hint of the known one that is nearest, or otherwise.
+func nearHint(e mistake.Error, word string, known []string, otherwise string) mistake.Error {
 	if n := mistake.Nearest(word, known); n != "" {
 		return e.WithHint("did you mean %q?", n)
 	}
 	return e.WithHint("%s", otherwise)
 }
 
-// forwards are all forwards of the pipe.
-func (p *Pipe) forwards() []*Forward {
+// everyForward are all forwards of the pipe.
+func (p *Pipe) everyForward() []*Forward {
 	list := []*Forward{&p.Miss}
 	if p.Forward != nil {
 		list = append(list, p.Forward)
@@ -266,28 +266,28 @@ func (c *checker) unused() {
 	p := c.pipeline
 	for _, m := range p.Meters {
 		if !c.used.meters[m.Name] {
-			c.warn(place{pos: m.Pos}.Errorf("meter %q is not used", m.Name).WithHint("name it in a monitor: `meter: %s`", m.Name))
+			c.warn(subject{pos: m.Pos}.Errorf("meter %q is not used", m.Name).WithHint("name it in a monitor: `meter: %s`", m.Name))
 		}
 	}
 	for _, m := range p.Mirrors {
 		if !c.used.mirrors[m.Name] {
-			c.warn(place{pos: m.Pos}.Errorf("mirror %q is not used", m.Name).WithHint("name it in a monitor: `mirror: %s`", m.Name))
+			c.warn(subject{pos: m.Pos}.Errorf("mirror %q is not used", m.Name).WithHint("name it in a monitor: `mirror: %s`", m.Name))
 		}
 	}
 	for _, name := range p.Counters {
 		if !c.used.counters[name] {
-			c.warn(place{pos: p.Pos}.Errorf("counter %q is not used", name).WithHint("name it in a monitor: `counter: %s`", name))
+			c.warn(subject{pos: p.Pos}.Errorf("counter %q is not used", name).WithHint("name it in a monitor: `counter: %s`", name))
 		}
 	}
 	for _, r := range p.Raws {
 		if !c.used.fields[rawPrefix+r.Name] {
-			c.warn(place{pos: r.Pos}.Errorf("raw field %q is not used", r.Name).WithHint("match on %s%s", rawPrefix, r.Name))
+			c.warn(subject{pos: r.Pos}.Errorf("raw field %q is not used", r.Name).WithHint("match on %s%s", rawPrefix, r.Name))
 		}
 	}
 	if c.used.fields["ct.state"] && !slices.ContainsFunc(p.Pipes, func(p *Pipe) bool { return p.Kind == CT }) {
-		c.warn(place{pos: p.Pos}.Errorf("ct.state is always none: no pipe is of kind ct").WithHint("have packets pass a ct pipe first"))
+		c.warn(subject{pos: p.Pos}.Errorf("ct.state is always none: no pipe is of kind ct").WithHint("have packets pass a ct pipe first"))
 	}
 	if c.used.fields["meta.color"] && len(c.used.meters) == 0 {
-		c.warn(place{pos: p.Pos}.Errorf("meta.color is always green: no entry has a meter").WithHint("have packets pass an entry with a meter first"))
+		c.warn(subject{pos: p.Pos}.Errorf("meta.color is always green: no entry has a meter").WithHint("have packets pass an entry with a meter first"))
 	}
 }

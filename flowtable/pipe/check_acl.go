@@ -10,7 +10,7 @@ import (
 var aclFields = []string{"ipv4.src", "ipv4.dst", "ipv6.src", "ipv6.dst", "ip.proto", "l4.sport", "l4.dport", "icmp.type", "icmp.code"}
 
 // acl checks what an entry of an ACL pipe matches on.
-func (c *checker) acl(at place, e *Entry) {
+func (c *checker) acl(at subject, e *Entry) {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(e.Match, func(m Match) bool { return strings.HasPrefix(m.Field.Name, prefix) })
 	}
@@ -19,7 +19,7 @@ func (c *checker) acl(at place, e *Entry) {
 		in := at.field(m.Pos, m.Field)
 		if !slices.Contains(aclFields, m.Field.Name) {
 			c.used.fields[m.Field.Name] = true
-			c.fail(in.Errorf("an acl pipe does not match on it").WithHint("it does on %s: take kind control, or forward to another pipe", list(aclFields)))
+			c.fail(in.Errorf("an acl pipe does not match on it").WithHint("it does on %s: take kind control, or forward to another pipe", commas(aclFields)))
 			continue
 		}
 		c.match(at, e, i)
@@ -28,7 +28,7 @@ func (c *checker) acl(at place, e *Entry) {
 			c.fail(in.Errorf("an acl pipe takes ranges of ports alone").WithHint("write several entries, or take kind control"))
 		case addresses[m.Field.Name]:
 			if !isPrefix(m.mask()) {
-				c.fail(in.Errorf("the mask %s is no prefix's", hex(m.mask())).WithHint("an acl pipe takes prefixes, as in 10.0.0.0/8, and kind control any mask"))
+				c.fail(in.Errorf("the mask %s is no prefix's", hexText(m.mask())).WithHint("an acl pipe takes prefixes, as in 10.0.0.0/8, and kind control any mask"))
 			}
 		case m.Mask != nil && !slices.Equal(m.Mask, m.Field.Full()):
 			c.fail(in.Errorf("an acl pipe takes no mask here").WithHint("ports are ranges, and other values single: kind control takes masks"))
@@ -47,7 +47,7 @@ func (c *checker) acl(at place, e *Entry) {
 }
 
 // protocol finds a protocol that does not have what else the entry matches on.
-func (c *checker) protocol(at place, e *Entry, ports, icmp bool) {
+func (c *checker) protocol(at subject, e *Entry, ports, icmp bool) {
 	i := slices.IndexFunc(e.Match, func(m Match) bool { return m.Field.Name == "ip.proto" })
 	if i < 0 || len(e.Match[i].Value) != 1 {
 		return

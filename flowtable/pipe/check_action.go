@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -9,7 +10,7 @@ import (
 const maxAge = 24 * 24 * time.Hour
 
 // actions checks the templates of a pipe.
-func (c *checker) actions(at place, p *Pipe) {
+func (c *checker) actions(at subject, p *Pipe) {
 	if len(p.Actions) > 0 && (p.Kind == OrderedList || p.Kind == CT) {
 		hint := "each of its entries has a list of its own"
 		if p.Kind == CT {
@@ -50,7 +51,7 @@ func (o *Op) words() int {
 	return o.Field.Words()
 }
 
-func (c *checker) action(at place, a *Action) {
+func (c *checker) action(at subject, a *Action) {
 	if n := len(a.Ops); n > MaxOps {
 		c.fail(at.Errorf("%d steps: an action has at most %d", n, MaxOps).WithHint("forward to a pipe that does the rest"))
 	}
@@ -64,9 +65,9 @@ func (c *checker) action(at place, a *Action) {
 var opKinds = []OpKind{Set, Add, Copy, TTL, PushVLAN, PopVLAN}
 
 // op checks one step.
-func (c *checker) op(at place, o *Op) {
+func (c *checker) op(at subject, o *Op) {
 	if !slices.Contains(opKinds, o.Kind) {
-		c.fail(near(at.Errorf("there is no step %q", o.Kind), string(o.Kind), words(opKinds), "it is one of: "+list(opKinds)))
+		c.fail(nearHint(at.Errorf("there is no step %q", o.Kind), string(o.Kind), texts(opKinds), "it is one of: "+commas(opKinds)))
 		return
 	}
 	if o.Field != nil {
@@ -84,7 +85,7 @@ func (c *checker) op(at place, o *Op) {
 		c.fail(at.Errorf("%s has no field", o.Kind).WithHint("leave it out"))
 		return
 	case changes && !o.Field.Write:
-		c.fail(at.Errorf("it cannot be changed").WithHint("actions change %s", list(Writable())))
+		c.fail(at.Errorf("it cannot be changed").WithHint("actions change %s", commas(Writable())))
 		return
 	case o.Kind != Copy && (o.Shift != 0 || o.FromShift != 0 || o.Bits != 0):
 		c.fail(at.Errorf("%s has no shift and no bits", o.Kind).WithHint("copy has"))
@@ -124,7 +125,7 @@ func Writable() []string {
 	return names
 }
 
-func (c *checker) set(at place, o *Op) {
+func (c *checker) set(at subject, o *Op) {
 	switch {
 	case o.From != nil:
 		c.fail(at.Errorf("set takes a value, not a field").WithHint("copy takes one: {copy: %s, to: %s}", o.From.Name, o.Field.Name))
@@ -133,20 +134,20 @@ func (c *checker) set(at place, o *Op) {
 	default:
 		c.value(at, o.Field, o.Mask, nil, "mask")
 		if o.Value != nil {
-			c.value(at, o.Field, o.Value, mask(o), "value")
+			c.value(at, o.Field, o.Value, setMask(o), "value")
 		}
 	}
 }
 
-// mask is the one that a set has.
-func mask(o *Op) Value {
+// setMask is the one that a set has.
+func setMask(o *Op) Value {
 	if o.Mask == nil {
 		return o.Field.Full()
 	}
 	return o.Mask
 }
 
-func (c *checker) add(at place, o *Op) {
+func (c *checker) add(at subject, o *Op) {
 	switch {
 	case o.Value == nil && o.From == nil && !o.FromEntry:
 		c.fail(at.Errorf("add does not say what").WithHint("as in {add: meta.0, value: 1} or {add: meta.0, from: meta.length}"))
@@ -161,7 +162,7 @@ func (c *checker) add(at place, o *Op) {
 	}
 }
 
-func (c *checker) copy(at place, o *Op) {
+func (c *checker) copy(at subject, o *Op) {
 	if o.From == nil {
 		c.fail(at.Errorf("copy does not say which field it comes from").WithHint("as in {copy: ip.dscp, to: meta.0, shift: 8}"))
 		return
@@ -180,14 +181,14 @@ func (c *checker) copy(at place, o *Op) {
 }
 
 // tag checks what is pushed.
-func (c *checker) tag(at place, v Value) {
+func (c *checker) tag(at subject, v Value) {
 	if len(v) != 1 || v[0]>>15 != 0 || v[0]&(1<<12-1) == 4095 {
-		c.fail(at.Errorf("%s is no tag: a VLAN is 0 to 4094, a priority 0 to 7", hex(v)).WithHint("as in {push_vlan: {id: 100, pcp: 5}}"))
+		c.fail(at.Errorf("%s is no tag: a VLAN is 0 to 4094, a priority 0 to 7", hexText(v)).WithHint("as in {push_vlan: {id: 100, pcp: 5}}"))
 	}
 }
 
 // does checks what becomes of packets that the entry takes.
-func (c *checker) does(at place, p *Pipe, e *Entry) {
+func (c *checker) does(at subject, p *Pipe, e *Entry) {
 	c.operands(at, p, e)
 	if e.Monitor != nil {
 		c.monitor(at, p, e.Monitor)
@@ -203,26 +204,59 @@ func (c *checker) does(at place, p *Pipe, e *Entry) {
 		c.fail(at.Errorf("it does not say where its packets go, and neither does its pipe").WithHint("add forward to the entry or the pipe"))
 		return
 	}
-	flood := p.Kind == Hash && p.Algorithm == Flood
-	if flood && forward.To != ToPort {
-		c.fail(at.Errorf("its pipe floods, and it forwards to %s", forward.To).WithHint("each entry of such a pipe forwards to a port, which gets a copy"))
-	}
 	monitor := e.Monitor
 	if monitor == nil {
 		monitor = &p.Monitor
 	}
-	switch {
-	case monitor.Mirror == "":
-	case flood:
-		c.fail(at.Errorf("it mirrors, and its pipe floods").WithHint("make the mirror's ports entries of the pipe"))
-	case forward.To != ToPort && forward.To != ToDrop:
-		c.fail(at.Errorf("it mirrors, and forwards to %s", forward.To).
-			WithHint("frames are copied as they leave: forward to a port, or drop, or put the mirror into the policy's rule"))
+	if p.floods() {
+		c.floods(at, p, e, forward)
+	} else if monitor.Mirror != "" {
+		c.mirrored(at, forward)
 	}
 }
 
+// floods says that the pipe sends packets to all of its entries.
+func (p *Pipe) floods() bool { return p.Kind == Hash && p.Algorithm == Flood }
+
+// floods checks an entry of a pipe whose entries each are a port that gets a copy: there is one packet, so that what is
+// done with it and noted of it is done and noted once.
+func (c *checker) floods(at subject, p *Pipe, e *Entry, forward *Forward) {
+	if forward.To != ToPort {
+		c.fail(at.Errorf("its pipe floods, and it forwards to %s", forward.To).WithHint("each entry of such a pipe forwards to a port, which gets a copy"))
+	}
+	if e.Monitor != nil || p.Monitor.Meter != "" || p.Monitor.Mirror != "" || p.Monitor.Age != 0 {
+		c.fail(at.Errorf("its pipe floods, and it has a monitor of its own, or one that does more than count").WithHint("the pipe before it can have the monitor, and a mirror's ports can be entries"))
+	}
+	if len(p.Actions) > 0 {
+		c.fail(at.Errorf("its pipe floods, and has actions").WithHint("all copies are alike: the pipe before it can have the actions"))
+	}
+}
+
+// mirrored checks that the packets of an entry that mirrors leave by ports, or not at all, wherever they go from there.
+func (c *checker) mirrored(at subject, forward *Forward) {
+	const hint = "frames are copied as they leave: forward to a port, or drop, or put the mirror into the policy's rule"
+	seen := make(map[string]bool)
+	var visit func(f *Forward, from string)
+	visit = func(f *Forward, from string) {
+		next := c.byName[f.Name]
+		switch {
+		case f.To == ToHost || f.To == ToPolicy:
+			c.fail(at.Errorf("it mirrors, and forwards to %s%s", f.To, from).WithHint(hint))
+		case f.To == ToPipe && next != nil && !seen[f.Name]:
+			seen[f.Name] = true
+			if next.floods() {
+				c.fail(at.Errorf("it mirrors, and pipe %q, to which its packets come, floods", f.Name).WithHint("make the mirror's ports entries of that pipe"))
+			}
+			for _, f := range next.everyForward() {
+				visit(f, fmt.Sprintf(" in pipe %q", next.Name))
+			}
+		}
+	}
+	visit(forward, "")
+}
+
 // operands checks that the entry gives its action what that leaves to it.
-func (c *checker) operands(at place, p *Pipe, e *Entry) {
+func (c *checker) operands(at subject, p *Pipe, e *Entry) {
 	if p.Kind == OrderedList {
 		if e.Action != 0 || len(e.Values) > 0 {
 			c.fail(at.Errorf("an entry of an ordered list has a list of actions, and it names one or has operands").WithHint("write the list: `list: [...]`"))
@@ -267,7 +301,7 @@ func (c *checker) operands(at place, p *Pipe, e *Entry) {
 }
 
 // monitor checks what is noted about packets.
-func (c *checker) monitor(at place, p *Pipe, m *Monitor) {
+func (c *checker) monitor(at subject, p *Pipe, m *Monitor) {
 	at = at.in(at.pos, "monitor")
 	names := func(of int, name func(int) string) []string {
 		list := make([]string, of)
@@ -279,7 +313,7 @@ func (c *checker) monitor(at place, p *Pipe, m *Monitor) {
 	line := c.pipeline
 	refers := func(what, name string, known []string) {
 		if !slices.Contains(known, name) {
-			c.fail(near(at.Errorf("there is no %s %q", what, name), name, known, "declare it under "+what+"s"))
+			c.fail(nearHint(at.Errorf("there is no %s %q", what, name), name, known, "declare it under "+what+"s"))
 		}
 	}
 	if m.Counter != "" {

@@ -14,7 +14,7 @@ const (
 )
 
 // entries checks the entries of a pipe, one by one and beside each other.
-func (c *checker) entries(at place, p *Pipe) {
+func (c *checker) entries(at subject, p *Pipe) {
 	names, indices := make(map[string]bool), make(map[int]bool)
 	keys := make(map[string]int)
 	var key []byte
@@ -59,7 +59,7 @@ func (c *checker) entries(at place, p *Pipe) {
 }
 
 // gaps checks that a hash pipe has an entry whatever the hash.
-func (c *checker) gaps(at place, p *Pipe, indices map[int]bool) {
+func (c *checker) gaps(at subject, p *Pipe, indices map[int]bool) {
 	for i := range min(p.Size, MaxSlots) {
 		if !indices[i] {
 			c.fail(at.Errorf("no entry has index %d of 0 to %d", i, p.Size-1).WithHint("every index needs an entry: several may do the same, and consistent takes fewer"))
@@ -83,7 +83,7 @@ func (e *Entry) key(b []byte) []byte {
 }
 
 // entry checks one entry by itself.
-func (c *checker) entry(at place, p *Pipe, e *Entry) {
+func (c *checker) entry(at subject, p *Pipe, e *Entry) {
 	c.misplaced(at, p, e)
 	switch p.Kind {
 	case Basic:
@@ -115,7 +115,7 @@ func (c *checker) entry(at place, p *Pipe, e *Entry) {
 }
 
 // misplaced finds what only other kinds have.
-func (c *checker) misplaced(at place, p *Pipe, e *Entry) {
+func (c *checker) misplaced(at subject, p *Pipe, e *Entry) {
 	if len(e.Match) > 0 && (p.Kind == Hash || p.Kind == OrderedList) {
 		c.fail(at.in(e.Match[0].Pos, "match").Errorf("an entry of a pipe of kind %s matches nothing: it is chosen by its index", p.Kind).WithHint("take kind basic or control"))
 	}
@@ -153,7 +153,7 @@ func (c *checker) misplaced(at place, p *Pipe, e *Entry) {
 }
 
 // exact checks that an entry gives a value for each of the fields.
-func (c *checker) exact(at place, fields []MatchField, e *Entry) {
+func (c *checker) exact(at subject, fields []MatchField, e *Entry) {
 	for i, m := range e.Match {
 		at := at.field(m.Pos, m.Field)
 		n := slices.IndexFunc(fields, func(f MatchField) bool { return f.Field.Name == m.Field.Name })
@@ -201,7 +201,7 @@ func (m *Match) mask() Value {
 }
 
 // match checks field i of an entry that chooses its own.
-func (c *checker) match(at place, e *Entry, i int) {
+func (c *checker) match(at subject, e *Entry, i int) {
 	m := &e.Match[i]
 	at = at.field(m.Pos, m.Field)
 	c.used.fields[m.Field.Name] = true
@@ -229,7 +229,7 @@ func (c *checker) match(at place, e *Entry, i int) {
 }
 
 // given checks that there is a value: a name of a port, or words.
-func (c *checker) given(at place, m *Match) {
+func (c *checker) given(at subject, m *Match) {
 	switch {
 	case m.Port == "" && m.Value == nil:
 		c.fail(at.Errorf("it has no value").WithHint("give it one, or leave the field out"))
@@ -240,7 +240,7 @@ func (c *checker) given(at place, m *Match) {
 
 // value checks that a value, if there is one, has as many words and bits as its field, and none outside of the mask, if
 // there is one.
-func (c *checker) value(at place, f *Field, v, mask Value, what string) {
+func (c *checker) value(at subject, f *Field, v, mask Value, what string) {
 	if v == nil {
 		return
 	}
@@ -260,13 +260,13 @@ func (c *checker) value(at place, f *Field, v, mask Value, what string) {
 	}
 	for i := range v {
 		if v[i]&^mask[i] != 0 {
-			c.fail(at.Errorf("its value %s has bits outside of the mask %s, so that no packet matches", hex(v), hex(mask)).WithHint("write %s", hex(and(v, mask))))
+			c.fail(at.Errorf("its value %s has bits outside of the mask %s, so that no packet matches", hexText(v), hexText(mask)).WithHint("write %s", hexText(under(v, mask))))
 			return
 		}
 	}
 }
 
-func and(v, mask Value) Value {
+func under(v, mask Value) Value {
 	out := make(Value, len(v))
 	for i := range v {
 		out[i] = v[i] & mask[i]
@@ -274,8 +274,8 @@ func and(v, mask Value) Value {
 	return out
 }
 
-// hex writes a value as one hexadecimal number.
-func hex(v Value) string {
+// hexText writes a value as one hexadecimal number.
+func hexText(v Value) string {
 	text := ""
 	for _, w := range v {
 		if text == "" || text == "0" {
@@ -287,7 +287,7 @@ func hex(v Value) string {
 	return "0x" + text
 }
 
-func (c *checker) prefix(at place, f *Field, e *Entry) {
+func (c *checker) prefix(at subject, f *Field, e *Entry) {
 	at = at.field(at.pos, f)
 	switch {
 	case !e.Prefix.IsValid():
@@ -302,7 +302,7 @@ func (c *checker) prefix(at place, f *Field, e *Entry) {
 // comparisons are those of conditions.
 var comparisons = []Compare{EQ, NE, LT, LE, GT, GE}
 
-func (c *checker) condition(at place, d *Condition) {
+func (c *checker) condition(at subject, d *Condition) {
 	at = at.in(d.Pos, "condition")
 	if d.Field == nil {
 		c.fail(at.Errorf("it has no field").WithHint("as in: tcp.seq > meta.0"))
@@ -311,7 +311,7 @@ func (c *checker) condition(at place, d *Condition) {
 	at = at.field(d.Pos, d.Field)
 	c.used.fields[d.Field.Name] = true
 	if !slices.Contains(comparisons, d.Compare) {
-		c.fail(at.Errorf("%q is no comparison", d.Compare).WithHint("it is one of: %s", list(comparisons)))
+		c.fail(at.Errorf("%q is no comparison", d.Compare).WithHint("it is one of: %s", commas(comparisons)))
 	}
 	if !d.Field.Numeric() || d.Field.Format == Port {
 		c.fail(at.Errorf("it is no number of at most 32 bits, and conditions compare these").WithHint("match on it instead"))

@@ -4,18 +4,18 @@ import "slices"
 
 // Bounds of meters: more does not fit the arithmetic of the packet path.
 const (
-	maxRate  = 1 << 40 // units a second
-	maxBurst = 1 << 40 // units
-	frame    = 1514    // bytes, of a full frame
+	maxRate   = 1 << 40 // units a second
+	maxBurst  = 1 << 40 // units
+	fullFrame = 1514    // bytes, of a full frame
 )
 
 // meterTypes are those of meters, in the order of the documentation.
 var meterTypes = []string{"rfc2697", "rfc2698", "rfc4115"}
 
 // meter checks the parameters of a meter, which differ by its type.
-func (c *checker) meter(at place, m *Meter) {
+func (c *checker) meter(at subject, m *Meter) {
 	if !slices.Contains(meterTypes, m.Type) {
-		c.fail(near(at.Errorf("there is no type %q", m.Type), m.Type, meterTypes, "it is one of: "+list(meterTypes)))
+		c.fail(nearHint(at.Errorf("there is no type %q", m.Type), m.Type, meterTypes, "it is one of: "+commas(meterTypes)))
 		return
 	}
 	for i, name := range [2]string{"cir", map[string]string{"rfc2697": "a second rate", "rfc2698": "pir", "rfc4115": "eir"}[m.Type]} {
@@ -42,7 +42,7 @@ func (c *checker) meter(at place, m *Meter) {
 		c.fail(at.Errorf("cbs or pbs is 0, so that nothing is green").WithHint("add cbs: 64KB and pbs: 64KB"))
 	case m.Type == "rfc4115" && (m.Rate[0] > 0 && m.Size[0] == 0 || m.Rate[1] > 0 && m.Size[1] == 0):
 		c.fail(at.Errorf("a rate without a burst lets nothing pass").WithHint("add cbs: 64KB for cir, ebs: 64KB for eir"))
-	case m.Size[0] > 0 && m.Size[0] < frame && !m.Packets:
-		c.warn(at.Errorf("cbs is %d bytes, so that a full frame is never green", m.Size[0]).WithHint("raise it to %d at least", frame))
+	case m.Size[0] > 0 && m.Size[0] < fullFrame && !m.Packets:
+		c.warn(at.Errorf("cbs is %d bytes, so that a full frame is never green", m.Size[0]).WithHint("raise it to %d at least", fullFrame))
 	}
 }

@@ -14,7 +14,7 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 
 func (c *checker) pipes() {
 	p := c.pipeline
-	here := place{pos: p.Pos}
+	here := subject{pos: p.Pos}
 	if n := len(p.Pipes); n == 0 || n > MaxPipes {
 		c.fail(here.Errorf("%d pipes: a pipeline has 1 to %d", n, MaxPipes).WithHint("one pipe takes what several of the same kind and fields hold"))
 	}
@@ -25,17 +25,17 @@ func (c *checker) pipes() {
 		}
 	}
 	for _, pipe := range p.Pipes {
-		at := place{pos: pipe.Pos, pipe: pipe}
+		at := subject{pos: pipe.Pos, pipe: pipe}
 		c.name(at, pipe.Name, taken)
 		if !slices.Contains(kinds, pipe.Kind) {
-			c.fail(near(at.Errorf("there is no kind %q", pipe.Kind), string(pipe.Kind), words(kinds), "it is one of: "+list(kinds)))
+			c.fail(nearHint(at.Errorf("there is no kind %q", pipe.Kind), string(pipe.Kind), texts(kinds), "it is one of: "+commas(kinds)))
 			continue
 		}
 		c.pipe(at, pipe)
 	}
 }
 
-func words[T ~string](of []T) []string {
+func texts[T ~string](of []T) []string {
 	out := make([]string, len(of))
 	for i, w := range of {
 		out[i] = string(w)
@@ -43,8 +43,8 @@ func words[T ~string](of []T) []string {
 	return out
 }
 
-// list writes words with commas between them.
-func list[T ~string](of []T) string {
+// commas writes words with commas between them.
+func commas[T ~string](of []T) string {
 	out := ""
 	for i, w := range of {
 		if i > 0 {
@@ -56,7 +56,7 @@ func list[T ~string](of []T) string {
 }
 
 // pipe checks what all kinds have, then what is the kind's.
-func (c *checker) pipe(at place, p *Pipe) {
+func (c *checker) pipe(at subject, p *Pipe) {
 	c.matchFields(at, p)
 	c.size(at, p)
 	c.actions(at, p)
@@ -82,7 +82,7 @@ func (c *checker) pipe(at place, p *Pipe) {
 }
 
 // matchFields checks the fields that all entries of the pipe have in common.
-func (c *checker) matchFields(at place, p *Pipe) {
+func (c *checker) matchFields(at subject, p *Pipe) {
 	switch p.Kind {
 	case Basic:
 		if len(p.Match) == 0 {
@@ -137,7 +137,7 @@ var whatMatches = map[Kind]string{
 }
 
 // size checks how many entries there are and may be.
-func (c *checker) size(at place, p *Pipe) {
+func (c *checker) size(at subject, p *Pipe) {
 	most := MaxEntries
 	if p.Kind == Hash || p.Kind == OrderedList {
 		most = MaxSlots
@@ -162,9 +162,9 @@ func (c *checker) size(at place, p *Pipe) {
 // algorithms are those of hash pipes, in the order of the documentation.
 var algorithms = []Algorithm{ByHash, Consistent, Random, Identity, RoundRobin, Flood}
 
-func (c *checker) hash(at place, p *Pipe) {
+func (c *checker) hash(at subject, p *Pipe) {
 	if !slices.Contains(algorithms, p.Algorithm) {
-		c.fail(near(at.Errorf("there is no algorithm %q", p.Algorithm), string(p.Algorithm), words(algorithms), "it is one of: "+list(algorithms)))
+		c.fail(nearHint(at.Errorf("there is no algorithm %q", p.Algorithm), string(p.Algorithm), texts(algorithms), "it is one of: "+commas(algorithms)))
 		return
 	}
 	looks := p.Algorithm == ByHash || p.Algorithm == Consistent || p.Algorithm == Identity
@@ -185,7 +185,7 @@ func (c *checker) hash(at place, p *Pipe) {
 	}
 }
 
-func (c *checker) ct(at place, p *Pipe) {
+func (c *checker) ct(at subject, p *Pipe) {
 	if len(p.Entries) > 0 {
 		c.fail(at.Errorf("a ct pipe has no entries").WithHint("it finds the gateway's flows, and says their state in ct.state"))
 	}
@@ -201,7 +201,7 @@ func (c *checker) ct(at place, p *Pipe) {
 }
 
 // forward checks one forward of a pipe or an entry.
-func (c *checker) forward(at place, f *Forward) {
+func (c *checker) forward(at subject, f *Forward) {
 	switch f.To {
 	case ToPipe:
 		c.toPipe(at, f)
@@ -215,7 +215,7 @@ func (c *checker) forward(at place, f *Forward) {
 			c.fail(at.Errorf("%s has no name, and it says %q", f.To, f.Name).WithHint("leave the name out"))
 		}
 	default:
-		c.fail(near(at.Errorf("there is no forward to %q", f.To), string(f.To), words(targets), "it is one of: "+list(targets)))
+		c.fail(nearHint(at.Errorf("there is no forward to %q", f.To), string(f.To), texts(targets), "it is one of: "+commas(targets)))
 		return
 	}
 	if f.Index != 0 || f.IndexFrom != nil {
@@ -230,14 +230,14 @@ func (c *checker) forward(at place, f *Forward) {
 // targets are those of forwards, in the order of the documentation.
 var targets = []Target{ToPipe, ToPort, ToDrop, ToHost, ToPolicy}
 
-func (c *checker) toPipe(at place, f *Forward) {
+func (c *checker) toPipe(at subject, f *Forward) {
 	next := c.byName[f.Name]
 	if next == nil {
 		names := make([]string, len(c.pipeline.Pipes))
 		for i, p := range c.pipeline.Pipes {
 			names[i] = p.Name
 		}
-		c.fail(near(at.Errorf("there is no pipe %q", f.Name), f.Name, names, "declare it under pipes"))
+		c.fail(nearHint(at.Errorf("there is no pipe %q", f.Name), f.Name, names, "declare it under pipes"))
 		return
 	}
 	if f.IndexFrom != nil {

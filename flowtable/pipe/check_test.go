@@ -1,4 +1,4 @@
-package pipe
+package pipe_test
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/softdpu/softdpu/firewall/mistake"
+	. "github.com/softdpu/softdpu/flowtable/pipe"
 )
 
 func field(name string) *Field {
@@ -332,7 +333,14 @@ var wrong = []struct {
 	// what entries do
 	{func(p *Pipeline) { p.Pipes[rules].Entries[1].Forward = nil }, `pipe "rules": entry "rest": it does not say where its packets go, and neither does its pipe (add forward to the entry or the pipe)`},
 	{func(p *Pipeline) { p.Pipes[copies].Entries[1].Forward = to(ToDrop) }, `pipe "copies": entry 1: its pipe floods, and it forwards to drop (each entry of such a pipe forwards to a port, which gets a copy)`},
-	{func(p *Pipeline) { p.Pipes[copies].Monitor.Mirror = "tap" }, `pipe "copies": entry 0: it mirrors, and its pipe floods (make the mirror's ports entries of the pipe)`},
+	{func(p *Pipeline) { p.Pipes[copies].Monitor.Mirror = "tap" }, `pipe "copies": entry 0: its pipe floods, and it has a monitor of its own, or one that does more than count (the pipe before it can have the monitor, and a mirror's ports can be entries)`},
+	{func(p *Pipeline) { p.Pipes[copies].Entries[1].Monitor = &Monitor{} }, `pipe "copies": entry 1: its pipe floods, and it has a monitor of its own`},
+	{func(p *Pipeline) { p.Pipes[copies].Actions = []Action{{Ops: []Op{{Kind: TTL}}}} }, `pipe "copies": entry 0: its pipe floods, and has actions (all copies are alike: the pipe before it can have the actions)`},
+	{func(p *Pipeline) { p.Pipes[rules].Entries[0].Forward = toPipe("copies") }, `pipe "rules": entry "probe": it mirrors, and pipe "copies", to which its packets come, floods (make the mirror's ports entries of that pipe)`},
+	{func(p *Pipeline) {
+		p.Pipes[rules].Entries[0].Forward = toPipe("lists")
+		p.Pipes[lists].Forward = to(ToDrop)
+	}, `pipe "rules": entry "probe": it mirrors, and forwards to policy in pipe "lists" (frames are copied as they leave`},
 	{func(p *Pipeline) { p.Pipes[rules].Entries[0].Forward = to(ToPolicy) }, `pipe "rules": entry "probe": it mirrors, and forwards to policy (frames are copied as they leave: forward to a port, or drop, or put the mirror into the policy's rule)`},
 	{func(p *Pipeline) { p.Pipes[lists].Entries[0].Action = 1 }, "pipe \"lists\": entry 0: an entry of an ordered list has a list of actions, and it names one or has operands (write the list: `list: [...]`)"},
 	{func(p *Pipeline) {

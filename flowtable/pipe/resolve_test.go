@@ -1,9 +1,11 @@
-package pipe
+package pipe_test
 
 import (
 	"maps"
 	"strings"
 	"testing"
+
+	. "github.com/softdpu/softdpu/flowtable/pipe"
 )
 
 func TestResolve(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // Text writes a value of the field as people do, so that [Field.ParseValue] reads it again.
 func (f *Field) Text(v Value) string {
 	if len(v) != f.Words() {
-		return hex(v)
+		return hexText(v)
 	}
 	switch f.Format {
 	case MACAddress:
@@ -20,7 +20,7 @@ func (f *Field) Text(v Value) string {
 			b := binary.BigEndian.AppendUint16(nil, uint16(v[0]))
 			return net.HardwareAddr(binary.BigEndian.AppendUint32(b, v[1])).String()
 		}
-		return hex(v)
+		return hexText(v)
 	case IPv4, IPv6:
 		return v.address().String()
 	}
@@ -31,7 +31,7 @@ func (f *Field) Text(v Value) string {
 	}
 	switch {
 	case f.Format == Flags || f.Only != 0 || strings.HasPrefix(f.Name, rawPrefix):
-		return hex(v)
+		return hexText(v)
 	}
 	return fmt.Sprint(v[0])
 }
@@ -95,5 +95,5 @@ func (f *Field) MaskText(mask Value) string {
 		}
 		return f.Text(mask)
 	}
-	return hex(mask)
+	return hexText(mask)
 }
