@@ -83,7 +83,7 @@ type Algorithm string
 
 // Algorithms of hash pipes.
 const (
-	ByHash     Algorithm = "hash"        // of the fields, symmetric if Symmetric
+	ByHash     Algorithm = "hash"        // of the fields
 	Consistent Algorithm = "consistent"  // the same, but a change of entries or weights moves few
 	Random     Algorithm = "random"      // drawn for each packet
 	Identity   Algorithm = "identity"    // the lower bits of the fields' last word
