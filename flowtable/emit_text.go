@@ -78,6 +78,9 @@ func (t *Text) LookUp(name string, absent TextLabel) { t.f.lookUp(name, absent) 
 
 // Finish returns the instructions of a global function of a type. It is an error if the function is too large.
 func (t *Text) Finish(fn *btf.Func) (asm.Instructions, error) {
+	if err := t.f.prune(); err != nil {
+		return nil, fmt.Errorf("function %s: %w", fn.Name, err)
+	}
 	if t.f.slots > t.slots {
 		return nil, fmt.Errorf("function %s has %d instructions, more than %d", fn.Name, t.f.slots, t.slots)
 	}
@@ -92,4 +95,64 @@ func (t *Text) Finish(fn *btf.Func) (asm.Instructions, error) {
 // Function returns the pipe as Instructions do, under another name than classify.
 func (a *ACL) Function(name string) (asm.Instructions, error) {
 	return a.instructions(classifier(name), nil)
+}
+
+// prune takes out what no path leads to, which the verifier refuses.
+func (f *emitFunc) prune() error {
+	at := make([]int, f.slots+1) // instruction that begins in a slot
+	slot := 0
+	for i, ins := range f.insns {
+		at[slot] = i
+		slot += int(ins.Width())
+	}
+	at[slot] = len(f.insns)
+	jumps := make(map[int]emitLabel, len(f.jumps))
+	for _, j := range f.jumps {
+		if f.places[j.to] < 0 {
+			return fmt.Errorf("a jump leads nowhere")
+		}
+		jumps[j.insn] = j.to
+	}
+	reached := make([]bool, len(f.insns))
+	for list := []int{0}; len(list) > 0; {
+		i := list[len(list)-1]
+		list = list[:len(list)-1]
+		for i < len(f.insns) && !reached[i] {
+			reached[i] = true
+			op := f.insns[i].OpCode
+			if l, ok := jumps[i]; ok {
+				list = append(list, at[f.places[l]])
+			}
+			if op.Class().IsJump() && (op.JumpOp() == asm.Exit || op.JumpOp() == asm.Ja) {
+				break
+			}
+			i++
+		}
+		if i == len(f.insns) {
+			return fmt.Errorf("it has no end")
+		}
+	}
+	moved := make([]int, f.slots+1) // slot that what began in a slot begins in, or what comes behind it
+	kept := &emitFunc{places: make([]int, len(f.places))}
+	slot = 0
+	for i, ins := range f.insns {
+		moved[slot] = kept.slots
+		slot += int(ins.Width())
+		if !reached[i] {
+			continue
+		}
+		if l, ok := jumps[i]; ok {
+			kept.jump(ins, l)
+		} else {
+			kept.add(ins)
+		}
+	}
+	moved[slot] = kept.slots
+	for l, p := range f.places {
+		if kept.places[l] = p; p >= 0 {
+			kept.places[l] = moved[p]
+		}
+	}
+	*f = *kept
+	return nil
 }

@@ -39,8 +39,8 @@ func newAction(a *Action) (action, error) {
 		}
 		compiled.steps = append(compiled.steps, s)
 	}
-	if compiled.words > maxValues {
-		return compiled, fmt.Errorf("action %s leaves %d words of operands to entries, more than %d", a.Name, compiled.words, maxValues)
+	if compiled.words > MaxValues {
+		return compiled, fmt.Errorf("action %s leaves %d words of operands to entries, more than %d", a.Name, compiled.words, MaxValues)
 	}
 	return compiled, nil
 }

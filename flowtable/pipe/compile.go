@@ -42,12 +42,6 @@ type compiler struct {
 }
 
 func (c *compiler) compile() error {
-	if len(c.Pipeline.Pipes) > maxPipes {
-		return fmt.Errorf("it has %d pipes, more than %d", len(c.Pipeline.Pipes), maxPipes)
-	}
-	if len(c.Pipeline.Meters) > maxMeters {
-		return fmt.Errorf("it has %d meters, more than %d", len(c.Pipeline.Meters), maxMeters)
-	}
 	for i, p := range c.Pipeline.Pipes {
 		c.number[p.Name] = i
 		c.Pipes = append(c.Pipes, &Planned{Pipe: p, Number: i})
@@ -102,7 +96,7 @@ func (c *compiler) sort() error {
 			return nil
 		}
 		state[n] = 1
-		for _, f := range p.Pipe.forwards() {
+		for _, f := range p.Pipe.everyForward() {
 			if f.To != ToPipe {
 				continue
 			}
@@ -147,20 +141,6 @@ func circle(path []string) string {
 		text += name
 	}
 	return text
-}
-
-// forwards are all that a pipe may do with packets, for a miss first.
-func (p *Pipe) forwards() []*Forward {
-	list := []*Forward{&p.Miss}
-	if p.Forward != nil {
-		list = append(list, p.Forward)
-	}
-	for _, e := range p.Entries {
-		if e.Forward != nil {
-			list = append(list, e.Forward)
-		}
-	}
-	return list
 }
 
 // ports returns the ids of ports, ascending.

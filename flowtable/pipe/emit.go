@@ -121,8 +121,9 @@ func (t *text) begin() {
 func (t *text) end(fn *btf.Func, broken uint32) (asm.Instructions, error) {
 	t.Place(t.broken)
 	t.Return(broken)
+	insns, err := t.Finish(fn)
 	t.e.slots += t.Slots()
-	return t.Finish(fn)
+	return insns, err
 }
 
 func (t *text) load(r asm.Register, word int) {

@@ -214,7 +214,7 @@ func (t *text) pop(skip flowtable.TextLabel) {
 	t.load(asm.R1, wordHas)
 	t.Add(
 		asm.Mov.Reg32(asm.R2, asm.R1), asm.RSh.Imm32(asm.R2, vlanShift), asm.And.Imm32(asm.R2, int32(hasVLAN0)),
-		asm.And.Imm32(asm.R1, int32(^(hasVLAN0|hasVLAN1))), asm.Or.Reg32(asm.R1, asm.R2),
+		asm.And.Imm32(asm.R1, -1-int32(hasVLAN0|hasVLAN1)), asm.Or.Reg32(asm.R1, asm.R2),
 	)
 	t.store(wordHas, asm.R1)
 	t.wrote(wroteVLAN)

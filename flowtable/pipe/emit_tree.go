@@ -79,13 +79,10 @@ func (tr *tree) empty(id int32) bool {
 // term reads a term into r1.
 func (t *text) term(x term) {
 	t.load(asm.R1, x.word)
-	if x.masked() {
+	if x.part {
 		t.Add(asm.And.Imm32(asm.R1, int32(x.mask)))
 	}
 }
-
-// masked tells whether the term is less than its word: a mask of the lower bits is the width of a field.
-func (x term) masked() bool { return x.mask&(x.mask+1) != 0 || x.word == wordHas }
 
 // item goes on if an item matches, else to next.
 func (t *text) item(it *item, next flowtable.TextLabel) {

@@ -30,7 +30,7 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	records := make([]bpf.PipesPipeEntry, len(p.Entries))
 	for i, e := range p.Entries {
 		if records[i], err = c.record(pl, e); err != nil {
-			return fmt.Errorf("entry %s: %w", e.label(i), err)
+			return fmt.Errorf("entry %s: %w", e.title(i), err)
 		}
 		records[i].Number = uint32(i)
 		if p.Kind == OrderedList {
@@ -49,14 +49,6 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	return fmt.Errorf("kind %q is not there yet", p.Kind)
 }
 
-// label is how messages call an entry.
-func (e *Entry) label(i int) string {
-	if e.Name != "" {
-		return e.Name
-	}
-	return fmt.Sprintf("number %d", i)
-}
-
 // act lays out the pipe's action templates, and behind them the lists of entries.
 func (pl *Planned) act() error {
 	p := pl.Pipe
@@ -71,7 +63,7 @@ func (pl *Planned) act() error {
 		return nil
 	}
 	for i, e := range p.Entries {
-		list := Action{Name: e.label(i)}
+		list := Action{Name: e.title(i)}
 		for _, a := range e.List {
 			list.Ops = append(list.Ops, a.Ops...)
 		}
@@ -106,8 +98,8 @@ func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error
 	}
 	at := 0
 	for _, v := range e.Values {
-		if at+len(v) > maxValues {
-			return r, fmt.Errorf("it gives more than %d words of operands", maxValues)
+		if at+len(v) > MaxValues {
+			return r, fmt.Errorf("it gives more than %d words of operands", MaxValues)
 		}
 		at += copy(r.Value[at:], v)
 	}
@@ -223,13 +215,13 @@ func (pl *Planned) items() ([]item, error) {
 			for _, m := range p.Match {
 				at := slices.IndexFunc(e.Match, func(x Match) bool { return x.Field.Name == m.Field.Name })
 				if at < 0 {
-					return nil, fmt.Errorf("entry %s says nothing about field %s", e.label(i), m.Field.Name)
+					return nil, fmt.Errorf("entry %s says nothing about field %s", e.title(i), m.Field.Name)
 				}
 				it.add(m.Field, e.Match[at].Value, m.Mask, nil)
 			}
 			key := fmt.Sprint(it.bounds)
 			if before, again := seen[key]; again {
-				return nil, fmt.Errorf("entries %s and %s match the same", p.Entries[before].label(before), e.label(i))
+				return nil, fmt.Errorf("entries %s and %s match the same", p.Entries[before].title(before), e.title(i))
 			}
 			seen[key] = i
 		case Control:
@@ -240,7 +232,7 @@ func (pl *Planned) items() ([]item, error) {
 				possible = it.condition(&x) && possible
 			}
 		case OrderedList:
-			it.bound(bound{term{wordIndex, ^uint32(0)}, uint32(e.Index), uint32(e.Index)})
+			it.bound(bound{term{wordIndex, ^uint32(0), false}, uint32(e.Index), uint32(e.Index)})
 		}
 		if possible {
 			items = append(items, it)
@@ -257,7 +249,7 @@ func (it *item) condition(x *Condition) bool {
 		it.conditions = append(it.conditions, condition{compare: x.Compare, word: x.Field.Word, with: x.With.Word})
 		return true
 	}
-	b := bound{term: term{x.Field.Word, x.Field.Full()[0]}}
+	b := bound{term: term{x.Field.Word, x.Field.Full()[0], false}}
 	b.last = b.term.mask
 	switch v := x.Value; {
 	case x.Compare == EQ:
@@ -392,7 +384,7 @@ func (c *compiler) used() (words uint64) {
 				field(x.With)
 			}
 		}
-		for _, f := range pl.Pipe.forwards() {
+		for _, f := range pl.Pipe.everyForward() {
 			field(f.IndexFrom)
 		}
 		for _, a := range pl.actions {

@@ -1,7 +1,7 @@
 package pipe
 
 import (
-	"math/bits"
+	"math"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -11,6 +11,7 @@ import (
 type term struct {
 	word int
 	mask uint32
+	part bool // the word may have other bits
 }
 
 func (t term) of(f *bpf.PipesPipeFields) uint32 { return f.Word[t.word] & t.mask }
@@ -89,11 +90,11 @@ func (it *item) add(f *Field, first, mask, last Value) bool {
 		if m == 0 {
 			continue
 		}
-		b := bound{term{f.Word + i, m}, first[i] & m, first[i] & m}
+		b := bound{term{f.Word + i, m, m != full[i] || f.Only != 0}, first[i] & m, first[i] & m}
 		if low := full[i] &^ m; last != nil {
 			b.last = last[i] & m
 		} else if f.Only == 0 && low&(low+1) == 0 { // a prefix is a range
-			b.term.mask, b.last = full[i], b.first|low
+			b.term, b.last = term{f.Word + i, full[i], false}, b.first|low
 		}
 		if !it.bound(b) {
 			return false
@@ -208,7 +209,10 @@ func leafSteps(items []item) int {
 	steps := 0
 	for i := range items {
 		if i == 0 {
-			steps += len(items[i].bounds) + len(items[i].conditions) + bits.Len32(min(1, items[i].need))
+			steps += len(items[i].bounds) + len(items[i].conditions)
+			if items[i].need != 0 {
+				steps++
+			}
 		} else {
 			steps += 2
 		}
@@ -267,7 +271,7 @@ func (b *treeBuilder) choose(items []item, region map[term][2]uint32) (cut term,
 			}
 		}
 	}
-	best := 2*len(items) + len(items) // a cut must leave less than all in both halves
+	best := math.MaxInt
 	for _, t := range terms {
 		list := edges[t]
 		slices.Sort(list)
@@ -290,8 +294,8 @@ func (b *treeBuilder) choose(items []item, region map[term][2]uint32) (cut term,
 					yes++
 				}
 			}
-			if score := 2*max(no, yes) + no + yes; max(no, yes) < len(items) && score < best+len(items) {
-				best, cut, value, ok = score-len(items), t, list[at], true
+			if score := 2*max(no, yes) + no + yes; max(no, yes) < len(items) && score < best {
+				best, cut, value, ok = score, t, list[at], true
 			}
 		}
 	}

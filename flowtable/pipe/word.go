@@ -43,14 +43,8 @@ const (
 	wrotePorts = uint32(bpf.PipesPipeWrittenPIPE_WROTE_PORTS)
 )
 
-const (
-	maxPipes  = int(bpf.PipesPipeLimitPIPE_PIPES)
-	maxValues = int(bpf.PipesPipeLimitPIPE_VALUES)
-	maxKey    = int(bpf.PipesPipeLimitPIPE_KEY)
-	maxMeters = int(bpf.PipesPipeLimitPIPE_METERS)
-	maxGroups = int(bpf.PipesPipeLimitPIPE_GROUPS)
-
-)
+// maxGroups is how many groups of ports there are room for.
+const maxGroups = int(bpf.PipesPipeLimitPIPE_GROUPS)
 
 // Forwards: enum pipe_forward.
 const (
@@ -68,7 +62,7 @@ const (
 // A forward to a pipe has the pipe's number in its lowest bits, above them the index of an ordered list's entry, or,
 // with the highest bit, the word that says the index, and what the packet must have for that.
 const (
-	forwardPipe  = uint32(maxPipes - 1)
+	forwardPipe  = uint32(MaxPipes - 1)
 	forwardIndex = 6         // shift
 	forwardHas   = 12        // shift: 1 + number of the bit of enum pipe_has
 	forwardWord  = 1 << 23   // the index is a word's
