@@ -132,8 +132,13 @@ struct pipe_entry {
 	__u32 number; /* the entry's number in its pipe */
 	__u32 value[PIPE_VALUES]; /* operands that its action template leaves to entries */
 	__u32 key[PIPE_KEY]; /* of an exact match, masked */
-	__u32 pad[4];
+	__u32 counter; /* place of the counter that entries share; 0 = none */
+	__u16 mirror; /* 1 + number of the mirror; 0 = none */
+	__u16 flags; /* enum pipe_entry_flag */
+	__u32 pad[2];
 };
+
+enum pipe_entry_flag { PIPE_ENTRY_COUNTS = 1 };
 
 /* Slots of exact matches: tag << 32 | place of the entry in pipe_entries; 0 = free. One load tells both. The
  * tag is the upper half of the hash, never 0. */

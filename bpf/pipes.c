@@ -20,6 +20,7 @@
 
 EXPORT(struct, pipe_fields);
 EXPORT(struct, pipe_entry);
+EXPORT(enum, pipe_entry_flag);
 EXPORT(struct, pipe_bucket);
 EXPORT(struct, pipe_meter);
 EXPORT(struct, pipe_trace);

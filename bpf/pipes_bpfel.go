@@ -407,8 +407,17 @@ type PipesPipeEntry struct {
 	Number  uint32
 	Value   [8]uint32
 	Key     [12]uint32
-	Pad     [4]uint32
+	Counter uint32
+	Mirror  uint16
+	Flags   uint16
+	Pad     [2]uint32
 }
+
+type PipesPipeEntryFlag uint32
+
+const (
+	PipesPipeEntryFlagPIPE_ENTRY_COUNTS PipesPipeEntryFlag = 1
+)
 
 type PipesPipeFields struct {
 	_    structs.HostLayout
@@ -967,6 +976,7 @@ const (
 	PipesVarExportPipeColor     = "export_pipe_color"
 	PipesVarExportPipeCtState   = "export_pipe_ct_state"
 	PipesVarExportPipeEntry     = "export_pipe_entry"
+	PipesVarExportPipeEntryFlag = "export_pipe_entry_flag"
 	PipesVarExportPipeFields    = "export_pipe_fields"
 	PipesVarExportPipeForward   = "export_pipe_forward"
 	PipesVarExportPipeFragment  = "export_pipe_fragment"
@@ -1123,6 +1133,7 @@ type PipesVariableSpecs struct {
 	ExportPipeColor     *ebpf.VariableSpec `ebpf:"export_pipe_color"`
 	ExportPipeCtState   *ebpf.VariableSpec `ebpf:"export_pipe_ct_state"`
 	ExportPipeEntry     *ebpf.VariableSpec `ebpf:"export_pipe_entry"`
+	ExportPipeEntryFlag *ebpf.VariableSpec `ebpf:"export_pipe_entry_flag"`
 	ExportPipeFields    *ebpf.VariableSpec `ebpf:"export_pipe_fields"`
 	ExportPipeForward   *ebpf.VariableSpec `ebpf:"export_pipe_forward"`
 	ExportPipeFragment  *ebpf.VariableSpec `ebpf:"export_pipe_fragment"`
@@ -1311,6 +1322,7 @@ type PipesVariables struct {
 	ExportPipeColor     *ebpf.Variable `ebpf:"export_pipe_color"`
 	ExportPipeCtState   *ebpf.Variable `ebpf:"export_pipe_ct_state"`
 	ExportPipeEntry     *ebpf.Variable `ebpf:"export_pipe_entry"`
+	ExportPipeEntryFlag *ebpf.Variable `ebpf:"export_pipe_entry_flag"`
 	ExportPipeFields    *ebpf.Variable `ebpf:"export_pipe_fields"`
 	ExportPipeForward   *ebpf.Variable `ebpf:"export_pipe_forward"`
 	ExportPipeFragment  *ebpf.Variable `ebpf:"export_pipe_fragment"`

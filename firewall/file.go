@@ -133,7 +133,7 @@ func fileError(path string, err error) *FileError {
 
 // Unreadable is the mistake at p, which names a file that cannot be read. What says what it was to be; missing is
 // the remedy if there is no such file.
-func (p Pos) Unreadable(what string, err error, missing string) Error {
+func Unreadable(p Pos, what string, err error, missing string) Error {
 	var e *FileError
 	switch {
 	case !errors.As(err, &e):

@@ -334,14 +334,3 @@ func TestSeveralFiles(t *testing.T) {
 		t.Errorf("empty file: %v", err)
 	}
 }
-
-func TestNearest(t *testing.T) {
-	known := []string{"addresses", "labels", "set", "workload", "zone"}
-	for word, want := range map[string]string{
-		"zones": "zone", "adresses": "addresses", "Zone": "zone", "sets": "set", "xyz": "", "wrokload": "workload", "": "",
-	} {
-		if got := nearest(word, known); got != want {
-			t.Errorf("nearest to %q is %q, want %q", word, got, want)
-		}
-	}
-}

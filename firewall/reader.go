@@ -1,12 +1,12 @@
 package firewall
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/softdpu/softdpu/firewall/mistake"
 )
 
 // Reader takes values out of Nodes and collects every mistake on the way. The zero value is ready.
@@ -102,17 +102,14 @@ func (r *Reader) List(n *Node) []*Node {
 	return []*Node{n}
 }
 
-// maxName bounds the length of names, in bytes.
-const maxName = 64
-
 // Identifier reports what is wrong with a name, "" if nothing: letters and digits, then also
 // - _ and a dot.
 func identifierFault(name string) string {
 	if name == "" {
 		return "a name must not be empty"
 	}
-	if len(name) > maxName {
-		return fmt.Sprintf("a name is at most %d characters long", maxName)
+	if len(name) > mistake.LongestName {
+		return fmt.Sprintf("a name is at most %d characters long", mistake.LongestName)
 	}
 	for i, c := range name {
 		switch {
@@ -135,65 +132,4 @@ func (r *Reader) Identifier(p Pos, what, name string) bool {
 		return false
 	}
 	return true
-}
-
-// In adds where an unknown key stands.
-func (e Error) In(what string) Error {
-	e.Msg += " in " + what
-	return e
-}
-
-// Unknown makes the error for a word that is not among the known ones. The hint names the nearest
-// known word, else it is otherwise.
-func Unknown(p Pos, what, word string, known []string, otherwise string) Error {
-	e := p.Errorf("unknown %s %q", what, word)
-	if near := nearest(word, known); near != "" {
-		return e.WithHint("did you mean %q?", near)
-	}
-	e.Hint = otherwise
-	return e
-}
-
-// nearest returns the known word with the fewest edits to word, of several the one of most nearly the
-// same length, then the first in the alphabet; "" if none is near.
-func nearest(word string, known []string) string {
-	if len(word) > 2*maxName {
-		return ""
-	}
-	best, distance := "", max(1, min(3, utf8.RuneCountInString(word)/2))+1
-	longer := func(k string) int { return max(len(k)-len(word), len(word)-len(k)) }
-	for _, k := range known {
-		d := edits(strings.ToLower(word), strings.ToLower(k))
-		if d > distance || d == distance && best == "" {
-			continue
-		}
-		if d < distance || cmp.Or(cmp.Compare(longer(k), longer(best)), cmp.Compare(k, best)) < 0 {
-			best, distance = k, d
-		}
-	}
-	return best
-}
-
-// edits counts insertions, deletions, substitutions and swaps of neighbours between two words.
-func edits(a, b string) int {
-	x, y := []rune(a), []rune(b)
-	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(x); i++ {
-		row[0] = i
-		for j := 1; j <= len(y); j++ {
-			cost := 1
-			if x[i-1] == y[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(y)]
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/softdpu/softdpu/firewall/mistake"
 	"github.com/softdpu/softdpu/flowtable"
 )
 
@@ -67,7 +68,7 @@ func parseService(text string) (ServiceMatch, string, error) {
 	number, known := protoNumbers[name]
 	if !known {
 		hint := "write it as in tcp/443, udp/53, icmp/echo-request, esp or proto/47"
-		if near := nearest(name, protoNames()); near != "" {
+		if near := mistake.Nearest(name, protoNames()); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", strings.TrimSuffix(near+"/"+rest, "/"))
 		}
 		return m, hint, fmt.Errorf("unknown protocol %q", name)
@@ -137,7 +138,7 @@ func parseICMPType(proto, text string, types map[string]uint8) (flowtable.U16Ran
 		if err != nil {
 			names := slices.Sorted(maps.Keys(types))
 			hint := "write a number from 0 to 255 or one of: " + strings.Join(names, ", ")
-			if near := nearest(name, names); near != "" {
+			if near := mistake.Nearest(name, names); near != "" {
 				hint = fmt.Sprintf("did you mean %q?", proto+"/"+near)
 			}
 			return flowtable.U16Range{}, hint, fmt.Errorf("unknown %s type %q", proto, name)

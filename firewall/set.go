@@ -73,7 +73,7 @@ func (l *loader) fileSet(s *Set, n *Node) {
 	s.File = path
 	text, err := l.readFile(path)
 	if err != nil {
-		l.Fail(n.Pos.Unreadable(fmt.Sprintf("set %q", s.Name), err, "the path is relative to the policy file"))
+		l.Fail(Unreadable(n.Pos, fmt.Sprintf("set %q", s.Name), err, "the path is relative to the policy file"))
 		return
 	}
 	for _, e := range s.read(path, string(text)) {

@@ -54,7 +54,7 @@ func readCandidate(c *Config) (*candidate, error) {
 	k := &candidate{config: c}
 	k.add(c.File, sourceConfig, c.Text)
 	misnamed := func(err error) error {
-		return firewall.Errors{c.PolicyPos.Unreadable("policy", err, "policy names a file, or a directory of *.yaml files")}
+		return firewall.Errors{firewall.Unreadable(c.PolicyPos, "policy", err, "policy names a file, or a directory of *.yaml files")}
 	}
 	paths, err := firewall.PolicyFiles(c.Policy)
 	if err != nil {

@@ -12,3 +12,8 @@ var Policy []byte
 //
 //go:embed gateway.schema.json
 var Gateway []byte
+
+// Pipeline is the JSON Schema (draft 2020-12) of a pipeline file.
+//
+//go:embed pipeline.schema.json
+var Pipeline []byte

@@ -3,6 +3,8 @@ package pipe
 import (
 	"net/netip"
 	"time"
+
+	"github.com/softdpu/softdpu/firewall/mistake"
 )
 
 // Kind is what a pipe can do.
@@ -34,11 +36,13 @@ type Pipeline struct {
 	Raws []*Raw
 	// BypassesPolicy must be set if packets may go to a port or to the host without the policy's rules.
 	BypassesPolicy bool
-	Pos            Pos
+	// Ports are the ids of the ports that the pipeline names, by name: [Pipeline.Resolve] fills them in.
+	Ports map[string]uint32
+	Pos   Pos
 }
 
-// Pos is where something stands in a file: "FILE:LINE:COLUMN", or empty.
-type Pos string
+// Pos is where something stands in a file; without a file it is empty.
+type Pos = mistake.Pos
 
 // Pipe is one table.
 type Pipe struct {
@@ -47,7 +51,8 @@ type Pipe struct {
 	Pos  Pos
 
 	// Match are the fields of a basic and a hash pipe, the address (first) and the exact part of an LPM pipe; of an
-	// ordered list and of the other kinds nil.
+	// ordered list and of the other kinds nil. A packet that lacks one of the fields is a miss, but not in a hash pipe,
+	// which takes the words as they are. A packet that is not IP is a miss in an ACL pipe.
 	Match []MatchField
 	// Algorithm is how a hash pipe chooses.
 	Algorithm Algorithm
@@ -78,7 +83,7 @@ type Algorithm string
 
 // Algorithms of hash pipes.
 const (
-	ByHash     Algorithm = "hash"        // of the fields, symmetric if Symmetric
+	ByHash     Algorithm = "hash"        // of the fields
 	Consistent Algorithm = "consistent"  // the same, but a change of entries or weights moves few
 	Random     Algorithm = "random"      // drawn for each packet
 	Identity   Algorithm = "identity"    // the lower bits of the fields' last word
@@ -96,6 +101,7 @@ type Match struct {
 	Mask  Value // nil: all ones
 	// Last, if not nil, makes it a range from Value to Last (ports of ACL pipes; any field of 32 bits at most in control pipes).
 	Last Value
+	Port string // of field port, in the place of Value: its name, until [Pipeline.Resolve]
 	Pos  Pos
 }
 
@@ -113,6 +119,7 @@ const (
 )
 
 // Condition compares a field of 32 bits at most with another, or with a number. Only entries of control pipes have any.
+// It does not hold if the packet lacks one of the fields ([Field.Has]).
 type Condition struct {
 	Field   *Field
 	Compare Compare
@@ -158,7 +165,7 @@ const (
 	PopVLAN  OpKind = "pop-vlan"  // the outer tag goes; nothing without one
 )
 
-// Op is one step.
+// Op is one step. A step that changes or reads a field which the packet lacks ([Field.Has]) does nothing.
 type Op struct {
 	Kind      OpKind
 	Field     *Field
@@ -225,7 +232,8 @@ const (
 type Forward struct {
 	To   Target
 	Name string // of a pipe or a port
-	// Index chooses the entry of an ordered list; IndexFrom, if not nil, has a field say it.
+	// Index chooses the entry of an ordered list; IndexFrom, if not nil, has a field say it. A field that the packet
+	// lacks says 0.
 	Index     int
 	IndexFrom *Field
 	Pos       Pos
