@@ -10,7 +10,7 @@ import (
 )
 
 // pipeMemory makes the maps that hold the pipes of one generation alone, filled: large sets, and pipes of
-// many entries. Each gets its size in maps.
+// many entries.
 func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	var set4 []bpf.XDPSet4Node
 	var set6 []bpf.XDPSet6Node
@@ -32,7 +32,7 @@ func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.M
 		bpf.XDPMapForestEntries: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Entries) },
 		bpf.XDPMapForestChecks:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Checks) },
 	} {
-		m, err := fill(maps[name])
+		m, err := fill(maps[name].Copy())
 		if err != nil {
 			closeMaps(made)
 			return nil, fmt.Errorf("make map %s: %w", name, err)
@@ -49,7 +49,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 }
 
 // filled makes an array that holds values, through its memory: that takes a thousandth of the time of
-// updates. It writes the size into the spec.
+// updates.
 func filled[T any](spec *ebpf.MapSpec, values []T) (*ebpf.Map, error) {
 	spec.MaxEntries = uint32(max(1, len(values)))
 	m, err := ebpf.NewMap(spec)
