@@ -65,14 +65,14 @@ type loaded struct {
 // published there are none.
 type tables struct {
 	edition *edition
-	nat     *natTables           // nil: it translates nothing
-	pipes   map[string]*ebpf.Map // that hold its rules
+	nat     *natTables // nil: it translates nothing
+	pipes   *pipeTables
 }
 
 func (t *tables) close() {
 	t.edition.close()
 	t.nat.close()
-	closeMaps(t.pipes)
+	t.pipes.close()
 }
 
 func (l *loaded) close() {
@@ -243,7 +243,7 @@ func (p *Plane) makeTables(g *Generation, t *tables) (err error) {
 	if t.nat, err = p.makeNAT(g); err != nil {
 		return err
 	}
-	t.pipes, err = pipeMemory(g.pipes(), p.spec.Maps)
+	t.pipes, err = newPipeTables(g.pipes(), p.spec.Maps)
 	return err
 }
 
@@ -274,7 +274,7 @@ func (p *Plane) loadPrograms(g *Generation, t *tables, c *Capture) (*programs, e
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
 	shared[editionMap] = t.edition.held
-	for name, m := range t.pipes {
+	for name, m := range t.pipes.maps {
 		spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
 	}
 	if c != nil {
