@@ -18,7 +18,7 @@ static __always_inline int guard_flow(struct packet *p, struct flow_ref *f)
 		return REASON_FLOW_GONE;
 	if (p->zone != (p->opener ? f->core->from : f->core->to) && p->kind != PACKET_ERROR)
 		return REASON_WRONG_ZONE;
-	if ((__s32)(f->core->epoch - epoch) < 0)
+	if ((__s32)(f->core->epoch - epoch_of(p)) < 0)
 		rejudge(f->core, f->ways, p);
 	if (p->word & WORD_FLAG_REVOKED)
 		return REASON_POLICY_REVOKED;

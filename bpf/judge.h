@@ -311,7 +311,7 @@ __noinline int rejudge(struct flow_core *core, struct flow_ways *ways, struct pa
 		p->xlat &= ~XLAT_INSIDE;
 	rule = verdict & VERDICT_RULE_MASK;
 	old = rule_of(core);
-	core->epoch = epoch;
+	core->epoch = epoch_of(p);
 	if (action_of(verdict) != ACTION_ALLOW) {
 		change_flags(core, &p->word, 0, WORD_FLAG_REVOKED);
 		return REASON_POLICY_REVOKED;

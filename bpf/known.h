@@ -203,7 +203,7 @@ static __always_inline int known(struct xdp_md *ctx, struct packet *p, struct po
 	wrong = p->zone != (p->opener ? f->core->from : f->core->to);
 	if (unlikely(wrong && !error))
 		return REASON_WRONG_ZONE;
-	if (unlikely((__s32)(f->core->epoch - epoch) < 0))
+	if (unlikely((__s32)(f->core->epoch - epoch_of(p)) < 0))
 		rejudge(f->core, f->ways, p);
 	p->verdict = rule_of(f->core) | ACTION_ALLOW << VERDICT_ACTION_SHIFT;
 	if (unlikely(p->word & (WORD_FLAG_REVOKED | WORD_FLAG_MARKED))) {

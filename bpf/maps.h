@@ -20,7 +20,6 @@
 
 /* ---- Tunables: constants to the verifier, which removes what they turn off ------------------- */
 
-volatile const __u32 epoch; /* number of the policy generation compiled into this program */
 volatile const __u64 hash_seed; /* secret of the flow hash */
 volatile const __u32 group4_mask; /* number of IPv4 groups - 1; a power of two - 1 */
 volatile const __u32 group6_mask;

@@ -67,6 +67,7 @@ struct packet {
 	__u8 leg; /* 1 + leg of its flow that it came by, 0 = no flow met */
 
 	__u64 word; /* of its flow, as last read */
+	__u64 edition; /* as it was when the packet came: all that is asked about it is asked of that */
 	__u32 seq, ack; /* valid iff proto is TCP and not FRAG_LATER */
 	__be32 frag_id; /* valid iff frag */
 	__u32 tick;
@@ -98,9 +99,22 @@ struct packet {
 	struct chain chain; /* of its extension headers, here because the stack is small */
 };
 
+/* What of a generation may change while its program stays: the number of the policy, epoch, in the lower half,
+ * and above it which bank of roots its trees begin with. Every packet reads it once and holds on to that, so
+ * that none meets one policy's number and another one's rules. Each generation has its own. */
+volatile __u64 edition SEC(".data.edition");
+
+/* Begins with a packet. */
 static __always_inline void clear_packet(struct packet *p)
 {
 	__builtin_memset(p, 0, offsetof(struct packet, leg) + 1);
+	p->edition = edition;
+}
+
+/* Number of the policy that p is under. */
+static __always_inline __u32 epoch_of(const struct packet *p)
+{
+	return p->edition;
 }
 
 /* Whether p is an ICMP error of the gateway itself, which alone may be about a packet as it came. */

@@ -683,6 +683,7 @@ type PipesScratch struct {
 		Leg        uint8
 		_          [2]byte
 		Word       uint64
+		Edition    uint64
 		Seq        uint32
 		Ack        uint32
 		FragId     uint32
@@ -969,7 +970,7 @@ const (
 	PipesProgSoftdpuPipes       = "softdpu_pipes"
 	PipesVarCheckIp             = "check_ip"
 	PipesVarDropEvents          = "drop_events"
-	PipesVarEpoch               = "epoch"
+	PipesVarEdition             = "edition"
 	PipesVarEventRate           = "event_rate"
 	PipesVarExportPipeBase      = "export_pipe_base"
 	PipesVarExportPipeBucket    = "export_pipe_bucket"
@@ -1126,7 +1127,7 @@ type PipesMapSpecs struct {
 type PipesVariableSpecs struct {
 	CheckIp             *ebpf.VariableSpec `ebpf:"check_ip"`
 	DropEvents          *ebpf.VariableSpec `ebpf:"drop_events"`
-	Epoch               *ebpf.VariableSpec `ebpf:"epoch"`
+	Edition             *ebpf.VariableSpec `ebpf:"edition"`
 	EventRate           *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportPipeBase      *ebpf.VariableSpec `ebpf:"export_pipe_base"`
 	ExportPipeBucket    *ebpf.VariableSpec `ebpf:"export_pipe_bucket"`
@@ -1315,7 +1316,7 @@ func (m *PipesMaps) Close() error {
 type PipesVariables struct {
 	CheckIp             *ebpf.Variable `ebpf:"check_ip"`
 	DropEvents          *ebpf.Variable `ebpf:"drop_events"`
-	Epoch               *ebpf.Variable `ebpf:"epoch"`
+	Edition             *ebpf.Variable `ebpf:"edition"`
 	EventRate           *ebpf.Variable `ebpf:"event_rate"`
 	ExportPipeBase      *ebpf.Variable `ebpf:"export_pipe_base"`
 	ExportPipeBucket    *ebpf.Variable `ebpf:"export_pipe_bucket"`

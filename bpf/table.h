@@ -154,7 +154,7 @@ static __always_inline void F(fill)(FLOW *f, const KEY *key, const struct openin
 		goto visible;
 	}
 	__builtin_memcpy(&f->key, key, sizeof(*key));
-	f->core.epoch = epoch;
+	f->core.epoch = epoch_of(p);
 	f->core.rule = o->rule;
 	f->core.created = p->tick;
 	f->core.from = o->from;

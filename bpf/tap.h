@@ -164,7 +164,7 @@ static __always_inline int tap(void *ctx, enum hook hook, const struct packet *p
 	length = frame_length(ctx, hook);
 	t->time = bpf_ktime_get_ns();
 	t->length = length;
-	t->epoch = epoch;
+	t->epoch = epoch_of(p);
 	t->point = point;
 	t->port = port;
 	t->guard = hook == HOOK_TC;

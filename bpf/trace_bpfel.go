@@ -67,7 +67,6 @@ const (
 	TraceProgRedirectLost   = "redirect_lost"
 	TraceVarDevicesId       = "devices_id"
 	TraceVarDropEvents      = "drop_events"
-	TraceVarEpoch           = "epoch"
 	TraceVarEventRate       = "event_rate"
 	TraceVarFlowsMax        = "flows_max"
 	TraceVarForceStages     = "force_stages"
@@ -195,7 +194,6 @@ type TraceMapSpecs struct {
 type TraceVariableSpecs struct {
 	DevicesId       *ebpf.VariableSpec `ebpf:"devices_id"`
 	DropEvents      *ebpf.VariableSpec `ebpf:"drop_events"`
-	Epoch           *ebpf.VariableSpec `ebpf:"epoch"`
 	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
 	FlowsMax        *ebpf.VariableSpec `ebpf:"flows_max"`
 	ForceStages     *ebpf.VariableSpec `ebpf:"force_stages"`
@@ -345,7 +343,6 @@ func (m *TraceMaps) Close() error {
 type TraceVariables struct {
 	DevicesId       *ebpf.Variable `ebpf:"devices_id"`
 	DropEvents      *ebpf.Variable `ebpf:"drop_events"`
-	Epoch           *ebpf.Variable `ebpf:"epoch"`
 	EventRate       *ebpf.Variable `ebpf:"event_rate"`
 	FlowsMax        *ebpf.Variable `ebpf:"flows_max"`
 	ForceStages     *ebpf.Variable `ebpf:"force_stages"`

@@ -75,7 +75,7 @@ const (
 	WithoutNATProgSoftdpu          = "softdpu"
 	WithoutNATProgSoftdpuTapped    = "softdpu_tapped"
 	WithoutNATVarDropEvents        = "drop_events"
-	WithoutNATVarEpoch             = "epoch"
+	WithoutNATVarEdition           = "edition"
 	WithoutNATVarEventRate         = "event_rate"
 	WithoutNATVarExportAction      = "export_action"
 	WithoutNATVarExportAlias4      = "export_alias4"
@@ -244,7 +244,7 @@ type WithoutNATMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type WithoutNATVariableSpecs struct {
 	DropEvents        *ebpf.VariableSpec `ebpf:"drop_events"`
-	Epoch             *ebpf.VariableSpec `ebpf:"epoch"`
+	Edition           *ebpf.VariableSpec `ebpf:"edition"`
 	EventRate         *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportAction      *ebpf.VariableSpec `ebpf:"export_action"`
 	ExportAlias4      *ebpf.VariableSpec `ebpf:"export_alias4"`
@@ -434,7 +434,7 @@ func (m *WithoutNATMaps) Close() error {
 // It can be passed to LoadWithoutNATObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WithoutNATVariables struct {
 	DropEvents        *ebpf.Variable `ebpf:"drop_events"`
-	Epoch             *ebpf.Variable `ebpf:"epoch"`
+	Edition           *ebpf.Variable `ebpf:"edition"`
 	EventRate         *ebpf.Variable `ebpf:"event_rate"`
 	ExportAction      *ebpf.Variable `ebpf:"export_action"`
 	ExportAlias4      *ebpf.Variable `ebpf:"export_alias4"`

@@ -53,7 +53,7 @@ static __always_inline bool bypasses(__u32 rule)
 
 /* The leg is not the worker's any more. False: another CPU has just judged the flow again. It takes READY
  * off before it writes stages, so whoever finds READY behind his own writing has written first. */
-static __always_inline bool move_up(struct flow_core *core, struct leg *leg)
+static __always_inline bool move_up(const struct packet *p, struct flow_core *core, struct leg *leg)
 {
 	__u8 stages = leg->stages;
 
@@ -62,7 +62,7 @@ static __always_inline bool move_up(struct flow_core *core, struct leg *leg)
 		return true;
 	/* which stages is for the next packet to find out */
 	leg->stages = stages;
-	core->epoch = epoch - 1;
+	core->epoch = epoch_of(p) - 1;
 	return false;
 }
 
@@ -112,7 +112,7 @@ static __noinline int for_worker(struct xdp_md *ctx, struct packet *p, struct po
 		numbers = cell ? *(volatile __u32 *)cell : 1;
 		/* or nobody is there who would send what was under way */
 		if ((numbers >> 16 == (numbers & 0xffff) || reason == REASON_WORKER_ABSENT) &&
-		    move_up(core, f->leg))
+		    move_up(p, core, f->leg))
 			return REASON_NONE;
 	}
 	if (unlikely(reason))

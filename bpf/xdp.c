@@ -335,7 +335,7 @@ static __always_inline int parse(struct xdp_md *ctx, struct packet *p, const str
 	return parse_network(ctx, HOOK_XDP, data, data_end, p);
 }
 
-/* One generation: policy, tables and tunables of one epoch. */
+/* One generation: policies that differ in their edition alone, tables and tunables. */
 static __always_inline int generation(struct xdp_md *ctx, bool tapped)
 {
 	struct gateway_state *gw = gateway_state();

@@ -701,6 +701,7 @@ type XDPScratch struct {
 		Leg        uint8
 		_          [2]byte
 		Word       uint64
+		Edition    uint64
 		Seq        uint32
 		Ack        uint32
 		FragId     uint32
@@ -1015,7 +1016,7 @@ const (
 	XDPProgSoftdpu          = "softdpu"
 	XDPProgSoftdpuTapped    = "softdpu_tapped"
 	XDPVarDropEvents        = "drop_events"
-	XDPVarEpoch             = "epoch"
+	XDPVarEdition           = "edition"
 	XDPVarEventRate         = "event_rate"
 	XDPVarExportAction      = "export_action"
 	XDPVarExportAlias4      = "export_alias4"
@@ -1184,7 +1185,7 @@ type XDPMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPVariableSpecs struct {
 	DropEvents        *ebpf.VariableSpec `ebpf:"drop_events"`
-	Epoch             *ebpf.VariableSpec `ebpf:"epoch"`
+	Edition           *ebpf.VariableSpec `ebpf:"edition"`
 	EventRate         *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportAction      *ebpf.VariableSpec `ebpf:"export_action"`
 	ExportAlias4      *ebpf.VariableSpec `ebpf:"export_alias4"`
@@ -1374,7 +1375,7 @@ func (m *XDPMaps) Close() error {
 // It can be passed to LoadXDPObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPVariables struct {
 	DropEvents        *ebpf.Variable `ebpf:"drop_events"`
-	Epoch             *ebpf.Variable `ebpf:"epoch"`
+	Edition           *ebpf.Variable `ebpf:"edition"`
 	EventRate         *ebpf.Variable `ebpf:"event_rate"`
 	ExportAction      *ebpf.Variable `ebpf:"export_action"`
 	ExportAlias4      *ebpf.Variable `ebpf:"export_alias4"`

@@ -108,7 +108,7 @@ func (p *Plane) Capture(o CaptureOptions) (c *Capture, err error) {
 	if c.reader, err = ringbuf.NewReader(c.maps[bpf.XDPMapTaps]); err != nil {
 		return c, err
 	}
-	tapped, err := p.loadPrograms(running.generation, running.nat, c)
+	tapped, err := p.loadPrograms(running.generation, &running.tables, c)
 	if err != nil {
 		return c, err
 	}
@@ -272,7 +272,7 @@ func (p *Plane) captureGeneration(next *loaded) {
 	if p.capture == nil {
 		return
 	}
-	tapped, err := p.loadPrograms(next.generation, next.nat, p.capture)
+	tapped, err := p.loadPrograms(next.generation, &next.tables, p.capture)
 	if err != nil {
 		err = fmt.Errorf("capture: policy %d is in force and cannot be captured: %w", next.generation.Epoch, err)
 		p.capture.failed.Store(&err)

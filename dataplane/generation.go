@@ -55,15 +55,29 @@ func (p *programs) close() {
 // loaded is a generation in the kernel.
 type loaded struct {
 	programs
+	tables
 	epoch      uint32
 	generation *Generation // nil: published by a run before
-	nat        *natTables  // nil: it translates nothing, or was published by a run before
 	tapped     *programs   // in the slots instead, while somebody captures
+}
+
+// tables are what all programs of a generation share, those of a capture too. Of one that a run before
+// published there are none.
+type tables struct {
+	edition *edition
+	nat     *natTables // nil: it translates nothing
+	pipes   *pipeTables
+}
+
+func (t *tables) close() {
+	t.edition.close()
+	t.nat.close()
+	t.pipes.close()
 }
 
 func (l *loaded) close() {
 	l.programs.close()
-	l.nat.close()
+	l.tables.close()
 	l.untap()
 }
 
@@ -206,20 +220,35 @@ func ignoreAbsent(err error) error {
 }
 
 func (p *Plane) loadGeneration(g Generation) (*loaded, error) {
-	nat, err := p.makeNAT(&g)
+	next := &loaded{epoch: g.Epoch, generation: &g}
+	err := p.makeTables(&g, &next.tables)
 	if err != nil {
+		next.tables.close()
 		return nil, err
 	}
-	plain, err := p.loadPrograms(&g, nat, nil)
+	plain, err := p.loadPrograms(&g, &next.tables, nil)
 	if err != nil {
-		nat.close()
+		next.tables.close()
 		return nil, err
 	}
-	return &loaded{programs: *plain, epoch: g.Epoch, generation: &g, nat: nat}, nil
+	next.programs = *plain
+	return next, nil
+}
+
+// makeTables makes what the programs of a generation share. After an error the caller closes what there is.
+func (p *Plane) makeTables(g *Generation, t *tables) (err error) {
+	if t.edition, err = newEdition(p.spec.Maps[editionMap], g.Epoch); err != nil {
+		return err
+	}
+	if t.nat, err = p.makeNAT(g); err != nil {
+		return err
+	}
+	t.pipes, err = newPipeTables(g.pipes(), p.spec.Maps)
+	return err
 }
 
 // loadPrograms loads a generation's programs, with a capture in the form that copies packets to it.
-func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*programs, error) {
+func (p *Plane) loadPrograms(g *Generation, t *tables, c *Capture) (*programs, error) {
 	spec := p.formFor(g)
 	xdp, guard, shared := bpf.XDPProgSoftdpu, bpf.XDPProgGuard, maps.Clone(p.maps)
 	if c != nil {
@@ -229,13 +258,13 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 		withoutCapture(spec)
 	}
 	keepPrograms(spec, xdp, guard)
-	if err := p.setConstants(spec, g.Epoch, len(g.MACs) > 0); err != nil {
+	if err := p.setConstants(spec, len(g.MACs) > 0); err != nil {
 		return nil, err
 	}
 	if err := p.setWorks(spec, g); err != nil {
 		return nil, err
 	}
-	if err := p.setNAT(spec, g, nat, shared); err != nil {
+	if err := p.setNAT(spec, g, t.nat, shared); err != nil {
 		return nil, err
 	}
 	macs := spec.Maps[bpf.XDPMapMacs]
@@ -244,12 +273,10 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 	for mac, identity := range g.MACs {
 		macs.Contents = append(macs.Contents, ebpf.MapKV{Key: mac, Value: identity})
 	}
-	memory, err := pipeMemory(g.pipes(), spec.Maps)
-	if err != nil {
-		return nil, err
+	shared[editionMap] = t.edition.held
+	for name, m := range t.pipes.maps {
+		spec.Maps[name].MaxEntries, shared[name] = m.MaxEntries(), m
 	}
-	defer closeMaps(memory) // the programs hold them
-	maps.Copy(shared, memory)
 	if c != nil {
 		if err := c.setCapture(spec); err != nil {
 			return nil, err
@@ -280,9 +307,8 @@ func (p *Plane) loadPrograms(g *Generation, nat *natTables, c *Capture) (*progra
 }
 
 // setConstants writes the tunables of maps.h. The verifier sees them as constants.
-func (p *Plane) setConstants(spec *ebpf.CollectionSpec, epoch uint32, haveMACs bool) error {
+func (p *Plane) setConstants(spec *ebpf.CollectionSpec, haveMACs bool) error {
 	for name, value := range map[string]any{
-		bpf.XDPVarEpoch:        epoch,
 		bpf.XDPVarHashSeed:     p.seed,
 		bpf.XDPVarGroup4Mask:   p.sizes.Groups - 1,
 		bpf.XDPVarGroup6Mask:   p.sizes.Groups - 1,

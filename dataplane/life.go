@@ -49,7 +49,7 @@ func Numbers() (json.RawMessage, error) {
 	if err != nil || s.Plane == 0 {
 		return nil, err
 	}
-	return s.Numbers, nil
+	return s.Numbers.text, nil
 }
 
 // SetNumbers gives the numbers of the running generation another meaning, for the run that takes over one
@@ -187,7 +187,7 @@ func (p *Plane) commit() error {
 		s.Convert = l.number
 	}
 	if !l.taken {
-		s.Numbers, s.NAT, s.SourceLimits, s.Mappings = l.numbers, l.nat, l.limits, l.maps
+		s.Numbers.text, s.NAT, s.SourceLimits, s.Mappings = l.numbers, l.nat, l.limits, l.maps
 	}
 	if err := p.savePorts(); err != nil {
 		return err

@@ -311,6 +311,7 @@ func (p *pins) removeAll() error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
+		removeNumbers(p.stateFile())
 		err = os.Remove(p.stateFile())
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

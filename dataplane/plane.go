@@ -97,10 +97,10 @@ var needs = struct {
 	what         string
 }{5, 18, "helpers bpf_xdp_load_bytes, bpf_xdp_store_bytes and bpf_xdp_get_buff_len, and on arm64 compare-and-exchange"}
 
-// perGeneration names the maps that are not shared: the constants, tables that only the generation they
+// perGeneration names the maps that are not shared: the constants, tables and the edition that only the generation they
 // were made for may see, those of a capture, and what the object holds for bpf2go alone.
 var perGeneration = map[string]bool{
-	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true,
+	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true, editionMap: true,
 	bpf.XDPMapForestNodes: true, bpf.XDPMapForestRules4: true, bpf.XDPMapForestRules6: true,
 	bpf.XDPMapForestEntries: true, bpf.XDPMapForestChecks: true,
 	bpf.XDPMapNatRules: true, bpf.XDPMapNatBuckets: true, bpf.XDPMapNatServers: true, bpf.XDPMapNatPorts: true, bpf.XDPMapNatCounters: true,
@@ -236,7 +236,7 @@ func (p *Plane) make() (err error) {
 	first := p.spec.Copy()
 	keepPrograms(first, bpf.XDPProgDispatch, bpf.XDPProgGuardDispatch, bpf.XDPProgMark)
 	withoutCapture(first)
-	if err := p.setConstants(first, 0, false); err != nil {
+	if err := p.setConstants(first, false); err != nil {
 		return err
 	}
 	coll, err := ebpf.NewCollection(first)

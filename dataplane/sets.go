@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -9,9 +10,19 @@ import (
 	"github.com/softdpu/softdpu/flowtable"
 )
 
-// pipeMemory makes the maps that hold the pipes of one generation alone, filled: large sets, and pipes of
-// many entries. Each gets its size in maps.
-func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
+// pipeTables are the maps that hold the pipes of one generation alone, and their memory: large sets, and pipes of
+// many entries.
+type pipeTables struct {
+	maps map[string]*ebpf.Map
+	mem  memory
+
+	set4   []bpf.XDPSet4Node
+	set6   []bpf.XDPSet6Node
+	forest flowtable.Forest
+}
+
+// newPipeTables makes them, filled.
+func newPipeTables(pipes []pipe, specs map[string]*ebpf.MapSpec) (*pipeTables, error) {
 	var set4 []bpf.XDPSet4Node
 	var set6 []bpf.XDPSet6Node
 	var forest flowtable.Forest
@@ -22,47 +33,43 @@ func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.M
 			forest.Append(p.acl.Forest())
 		}
 	}
-	made := map[string]*ebpf.Map{}
-	for name, fill := range map[string]func(*ebpf.MapSpec) (*ebpf.Map, error){
-		bpf.XDPMapSetNodes4:     func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set4) },
-		bpf.XDPMapSetNodes6:     func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set6) },
-		bpf.XDPMapForestNodes:   func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Nodes) },
-		bpf.XDPMapForestRules4:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules4) },
-		bpf.XDPMapForestRules6:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules6) },
-		bpf.XDPMapForestEntries: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Entries) },
-		bpf.XDPMapForestChecks:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Checks) },
-	} {
-		m, err := fill(maps[name])
-		if err != nil {
-			closeMaps(made)
-			return nil, fmt.Errorf("make map %s: %w", name, err)
-		}
-		made[name] = m
+	t := &pipeTables{maps: make(map[string]*ebpf.Map)}
+	var errs [7]error
+	t.set4, errs[0] = filled(t, specs[bpf.XDPMapSetNodes4], set4)
+	t.set6, errs[1] = filled(t, specs[bpf.XDPMapSetNodes6], set6)
+	t.forest.Nodes, errs[2] = filled(t, specs[bpf.XDPMapForestNodes], forest.Nodes)
+	t.forest.Rules4, errs[3] = filled(t, specs[bpf.XDPMapForestRules4], forest.Rules4)
+	t.forest.Rules6, errs[4] = filled(t, specs[bpf.XDPMapForestRules6], forest.Rules6)
+	t.forest.Entries, errs[5] = filled(t, specs[bpf.XDPMapForestEntries], forest.Entries)
+	t.forest.Checks, errs[6] = filled(t, specs[bpf.XDPMapForestChecks], forest.Checks)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.close()
+		return nil, err
 	}
-	return made, nil
+	return t, nil
 }
 
-func closeMaps(maps map[string]*ebpf.Map) {
-	for _, m := range maps {
-		m.Close()
+func (t *pipeTables) close() {
+	if t == nil {
+		return
 	}
+	for _, m := range t.maps {
+		m.Close() // the programs hold it
+	}
+	t.mem.close()
 }
 
-// filled makes an array that holds values, through its memory: that takes a thousandth of the time of
-// updates. It writes the size into the spec.
-func filled[T any](spec *ebpf.MapSpec, values []T) (*ebpf.Map, error) {
+// filled makes an array that holds values, and returns its memory: writing there takes a thousandth of the time of
+// updates.
+func filled[T any](t *pipeTables, spec *ebpf.MapSpec, values []T) ([]T, error) {
+	spec = spec.Copy()
 	spec.MaxEntries = uint32(max(1, len(values)))
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make map %s: %w", spec.Name, err)
 	}
-	mem := &memory{}
-	defer mem.close()
-	in, err := view[T](mem, m)
-	if err != nil {
-		m.Close()
-		return nil, err
-	}
+	t.maps[spec.Name] = m
+	in, err := view[T](&t.mem, m)
 	copy(in, values)
-	return m, nil
+	return in, err
 }

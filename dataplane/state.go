@@ -32,7 +32,7 @@ type state struct {
 	Epoch   uint32 `json:"epoch"` // the highest that was published
 	// Ports and Numbers say what numbers in the maps mean. Numbers are as the latest policy gave them.
 	Ports     []string          `json:"ports"`
-	Numbers   json.RawMessage   `json:"numbers,omitempty"`
+	Numbers   numbers           `json:"numbers"`
 	Numbering numbering         `json:"numbering"`         // of ports
 	Indices   map[string]uint32 `json:"indices,omitempty"` // of the interfaces that ports have, by port
 	// NAT says that flows in the maps may be translated: programs without translation could not read them.
@@ -112,6 +112,9 @@ func readState(file string) (*state, error) {
 	case s.Cookie != now.Cookie:
 		now.stale = fmt.Sprintf("another network namespace, which has gone and had the same inode number (cookie %d, and this one has %d)", s.Cookie, now.Cookie)
 	default:
+		if s.Numbers.read(file) != nil {
+			s.Plane = 0 // nobody knows what its maps say
+		}
 		return s, nil
 	}
 	return now, nil
@@ -140,7 +143,7 @@ func (s *state) publish(epoch uint32, numbers json.RawMessage, nat *flowtable.NA
 	s.Epoch, s.NAT = epoch, s.NAT || nat != nil
 	s.SourceLimits, s.Mappings = s.SourceLimits || nat.LimitsSources(), s.Mappings || nat.Maps()
 	if numbers != nil {
-		s.Numbers = numbers
+		s.Numbers.text = numbers
 	}
 	return s.write()
 }
@@ -149,7 +152,7 @@ func (s *state) publish(epoch uint32, numbers json.RawMessage, nat *flowtable.NA
 func (s *state) setNumbers(numbers json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Numbers = numbers
+	s.Numbers.text = numbers
 	return s.write()
 }
 
@@ -170,6 +173,9 @@ func (s *state) converted(plane int) error {
 }
 
 func (s *state) write() error {
+	if err := s.Numbers.write(s.file); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)

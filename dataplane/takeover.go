@@ -116,7 +116,7 @@ func (p *Plane) differs() string {
 	if !slices.Equal(fingerprints(p.options.Ports), s.Ports) {
 		return "the ports, their devices or their zones are others"
 	}
-	if !bytes.Equal(p.options.Numbers, s.Numbers) {
+	if !bytes.Equal(p.options.Numbers, s.Numbers.text) {
 		return "the policy cannot go on with the numbers of rules, zones and MAC addresses"
 	}
 	return ""

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -57,12 +58,7 @@ type savedNAT struct {
 
 // MarshalJSON writes what another process needs to go on with flows of this one.
 func (i *Identities) MarshalJSON() ([]byte, error) {
-	s := savedIdentities{Rules: []savedRule{}, Zones: []savedZone{}, MACs: []savedMAC{}}
-	for n, r := range i.rules {
-		if r.info.Name != "" {
-			s.Rules = append(s.Rules, savedRule{RuleFirst + uint32(n), r.info.Name, r.info.File, r.info.Line, r.gone})
-		}
-	}
+	s := savedIdentities{Zones: []savedZone{}, MACs: []savedMAC{}}
 	for n, z := range i.zones {
 		if z.name == "" {
 			continue
@@ -84,7 +80,54 @@ func (i *Identities) MarshalJSON() ([]byte, error) {
 			})
 		}
 	}
-	return json.Marshal(s)
+	rest, err := json.Marshal(struct {
+		Zones []savedZone `json:"zones"`
+		MACs  []savedMAC  `json:"macs"`
+		NAT   []savedNAT  `json:"nat,omitempty"`
+	}{s.Zones, s.MACs, s.NAT})
+	if err != nil {
+		return nil, err
+	}
+	text := append(make([]byte, 0, 100*len(i.rules)+len(rest)+16), `{"rules":[`...)
+	text = append(i.appendRules(text), `],`...)
+	return append(text, rest[1:]...), nil
+}
+
+// appendRules writes the rules one by one: they may be a hundred thousand, and are written with every policy.
+func (i *Identities) appendRules(text []byte) []byte {
+	file, quoted := "", []byte(`""`)
+	for n := range i.rules {
+		r := &i.rules[n]
+		if r.info.Name == "" {
+			continue
+		}
+		if r.info.File != file {
+			file, quoted = r.info.File, appendQuoted(nil, r.info.File)
+		}
+		if text[len(text)-1] != '[' {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(append(text, `{"id":`...), int64(RuleFirst)+int64(n), 10)
+		text = appendQuoted(append(text, `,"name":`...), r.info.Name)
+		text = append(append(text, `,"file":`...), quoted...)
+		text = strconv.AppendInt(append(text, `,"line":`...), int64(r.info.Line), 10)
+		if !r.gone.IsZero() {
+			text = append(r.gone.AppendFormat(append(text, `,"gone":"`...), time.RFC3339Nano), '"')
+		}
+		text = append(text, '}')
+	}
+	return text
+}
+
+// appendQuoted writes a string of JSON.
+func appendQuoted(text []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			quoted, _ := json.Marshal(s) // no string is one that cannot be written
+			return append(text, quoted...)
+		}
+	}
+	return append(append(append(text, '"'), s...), '"')
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote. It refuses what Compile could not have made.

@@ -39,6 +39,24 @@ func TestIdentitiesSaved(t *testing.T) {
 	}
 }
 
+// Files may be called anything.
+func TestIdentitiesSavedOfAnyFile(t *testing.T) {
+	for _, file := range []string{"plain.yaml", "qu\"ote \\.yaml", "z\u00fcrich.yaml", "a\nb\x7f.yaml", "<&>.yaml"} {
+		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Name: "a", File: "other"}}, {}, {info: RuleInfo{Name: "b", File: file, Line: 3}, gone: day}}}
+		var read Identities
+		text, err := i.MarshalJSON()
+		if err == nil {
+			err = json.Unmarshal(text, &read)
+		}
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", file, err, text)
+		}
+		if r := read.rules[2]; r.info.Name != "b" || r.info.File != file || r.info.Line != 3 || !r.gone.Equal(day) || read.rules[0].info.File != "other" || read.rules[1].info.Name != "" {
+			t.Errorf("%q is read as %+v", file, read.rules)
+		}
+	}
+}
+
 func TestIdentitiesDamaged(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{`{"rules":[{"id":6,"name":"a"}]}`, `rule "a" cannot have id 6`},

@@ -21,7 +21,10 @@ import (
 )
 
 // inForceProgram names the XDP program that packets in a namespace meet, by its pins.
-func inForceProgram(t *testing.T, ns *testenv.Namespace) string {
+func inForceProgram(t *testing.T, ns *testenv.Namespace) string { return programInForce(t, ns).Name }
+
+// programInForce describes that program.
+func programInForce(t *testing.T, ns *testenv.Namespace) *ebpf.ProgramInfo {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(ns.Path(), &st); err != nil {
@@ -45,7 +48,7 @@ func inForceProgram(t *testing.T, ns *testenv.Namespace) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return info.Name
+	return info
 }
 
 // A capture goes on over reloads, which name their rules at once; a client that is killed and a gateway that

@@ -25,7 +25,7 @@ func inodeOf(t *testing.T, ns *testenv.Namespace) uint64 {
 // leftUnder lists the pins of a network namespace and its state.
 func leftUnder(t *testing.T, inode uint64) (out []string) {
 	t.Helper()
-	for _, pattern := range []string{"bpf/v*-netns-%d/*/*", "netns-%d.json"} {
+	for _, pattern := range []string{"bpf/v*-netns-%d/*/*", "netns-%d.json*"} {
 		out = append(out, must(filepath.Glob(filepath.Join("/run/softdpu", fmt.Sprintf(pattern, inode))))...)
 	}
 	return out
@@ -59,7 +59,7 @@ func TestLabInodeReused(t *testing.T) {
 	// Kept apart meanwhile, since the kernel gives the least number that is free, to whoever asks first.
 	move := func(from, to uint64) {
 		t.Helper()
-		for _, pattern := range []string{"netns-%d.json", "bpf/v*-netns-%d"} {
+		for _, pattern := range []string{"netns-%d.json*", "bpf/v*-netns-%d"} {
 			for _, path := range must(filepath.Glob(filepath.Join("/run/softdpu", fmt.Sprintf(pattern, from)))) {
 				if err := os.Rename(path, strings.Replace(path, fmt.Sprintf("-%d", from), fmt.Sprintf("-%d", to), 1)); err != nil {
 					t.Fatal(err)

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -25,7 +24,7 @@ func (g *running) release() error {
 	if err != nil {
 		return err
 	}
-	numbers, err := json.Marshal(identities)
+	numbers, err := identities.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("write down what numbers mean: %w", err)
 	}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -136,7 +135,7 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 		NAT:      r.NAT, NATNames: r.natNames(),
 	}
 	var err error
-	if g.Numbers, err = json.Marshal(r.Compiled.Identities); err != nil {
+	if g.Numbers, err = r.Compiled.Identities.MarshalJSON(); err != nil {
 		return g, fmt.Errorf("write the numbers of rules, zones and MAC addresses: %w", err)
 	}
 	if len(r.Compiled.MACs) > 0 {
