@@ -75,7 +75,7 @@ func TestDeviceReturns(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				testenv.Eventually(t, 2*time.Second, func() error {
+				testenv.Eventually(t, 10*time.Second, func() error {
 					if port := p.Ports()[0]; port.Missing == "" || port.Up {
 						return fmt.Errorf("the port is %+v", port)
 					}
@@ -84,7 +84,7 @@ func TestDeviceReturns(t *testing.T) {
 				if err := u.Replug(); err != nil {
 					t.Fatal(err)
 				}
-				testenv.Eventually(t, 2*time.Second, func() error { return healthy(p) })
+				testenv.Eventually(t, 10*time.Second, func() error { return healthy(p) })
 				port := p.Ports()[0]
 				if want := tt.ports[0].SetMTU; want != 0 && port.MTU != want {
 					t.Errorf("its MTU is %d", port.MTU)
@@ -92,7 +92,7 @@ func TestDeviceReturns(t *testing.T) {
 				if want := tt.ports[0].Mode; want != ModeAuto && port.Running != want {
 					t.Errorf("it runs in %s mode", port.Running)
 				}
-				testenv.Eventually(t, 2*time.Second, func() error { // the watcher may be writing a file
+				testenv.Eventually(t, 10*time.Second, func() error { // the watcher may be writing a file
 					open, err := os.ReadDir("/proc/self/fd")
 					if round == 0 {
 						files = len(open)
@@ -217,7 +217,7 @@ func TestOverflowOfTheWatcher(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- routes.Run(ctx) }()
-	testenv.Eventually(t, 2*time.Second, func() error { return healthy(p) })
+	testenv.Eventually(t, 10*time.Second, func() error { return healthy(p) })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -267,7 +267,7 @@ func TestDeviceRefused(t *testing.T) {
 		}
 		return netlink.LinkSetName(veth, "lan")
 	})
-	testenv.Eventually(t, 3*time.Second, func() error {
+	testenv.Eventually(t, 10*time.Second, func() error {
 		if port := p.Ports()[0]; port.Missing == "" || !strings.Contains(port.Missing, "member of bridge br") {
 			return fmt.Errorf("the port is %+v", port)
 		}
@@ -283,7 +283,7 @@ func TestDeviceRefused(t *testing.T) {
 		}
 		return err
 	})
-	testenv.Eventually(t, 3*time.Second, func() error {
+	testenv.Eventually(t, 10*time.Second, func() error {
 		if port := p.Ports()[0]; port.Missing != "" {
 			return fmt.Errorf("the port is %+v", port)
 		}

@@ -146,7 +146,7 @@ func TestNeighbourMovesItsNexthops(t *testing.T) {
 			atomic.StoreUint32(&idle.Used, NowTick()-nexthopKeep)
 
 			w.setNeighbour(t, gateway, "02:00:00:00:00:02", netlink.NUD_PERMANENT)
-			testenv.Eventually(t, 500*time.Millisecond, dstIs(hop, "02:00:00:00:00:02", nexthopReady))
+			testenv.Eventually(t, 5*time.Second, dstIs(hop, "02:00:00:00:00:02", nexthopReady))
 			for _, h := range []*bpf.XDPNexthop{sameOnOtherPort, otherGateway, idle} {
 				if err := dstIs(h, "02:00:00:00:00:01", nexthopReady)(); err != nil {
 					t.Errorf("another next hop was changed: %v", err)
@@ -159,7 +159,7 @@ func TestNeighbourMovesItsNexthops(t *testing.T) {
 			w.do(t, func() error {
 				return netlink.NeighDel(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP(gateway)})
 			})
-			testenv.Eventually(t, 500*time.Millisecond, dstIs(hop, "02:00:00:00:00:02", nexthopPending))
+			testenv.Eventually(t, 5*time.Second, dstIs(hop, "02:00:00:00:00:02", nexthopPending))
 		})
 	}
 }
@@ -188,7 +188,7 @@ func TestNexthopsInUseAreKeptAlive(t *testing.T) {
 	hop := w.hop(200, 2, "10.10.2.2", mac.String())
 	w.setNeighbour(t, "10.10.2.7", "02:00:00:00:00:07", netlink.NUD_PERMANENT)
 	static := w.hop(201, 2, "10.10.2.7", "02:00:00:00:00:07")
-	testenv.Eventually(t, 4*time.Second, func() error {
+	testenv.Eventually(t, 10*time.Second, func() error {
 		atomic.StoreUint32(&hop.Used, NowTick())
 		atomic.StoreUint32(&static.Used, NowTick())
 		n, err := entry("10.10.2.2")
@@ -234,7 +234,7 @@ func TestChangesMakeRoutesStale(t *testing.T) {
 			atomic.StoreUint32(changed, 0)
 			before := NowTick()
 			w.do(t, tt.change)
-			testenv.Eventually(t, 500*time.Millisecond, func() error {
+			testenv.Eventually(t, 5*time.Second, func() error {
 				if got := atomic.LoadUint32(changed); got == 0 || int32(got-before) < 0 {
 					return fmt.Errorf("routes changed at tick %d, asked at %d", got, before)
 				}
@@ -265,7 +265,7 @@ func TestPortFollowsItsDevice(t *testing.T) {
 		return errors.Join(netlink.LinkSetMTU(wan, 1400), netlink.LinkSetHardwareAddr(wan, hw))
 	})
 	want := macOf("02:00:00:00:00:77") | 1400<<48
-	testenv.Eventually(t, time.Second, func() error {
+	testenv.Eventually(t, 5*time.Second, func() error {
 		for name, got := range map[string]uint64{
 			"next hop":           atomic.LoadUint64(&hop.Src),
 			"port's next hop":    atomic.LoadUint64(&w.p.mem.nexthops[PortNexthop(2)].Src),
@@ -288,7 +288,7 @@ func TestPortFollowsItsDevice(t *testing.T) {
 		key := localKey(netip.PrefixFrom(netip.MustParseAddr(ip), 32))
 		return w.p.maps[bpf.XDPMapLocals].Lookup(&key, &v)
 	}
-	testenv.Eventually(t, time.Second, func() error {
+	testenv.Eventually(t, 5*time.Second, func() error {
 		if got := w.p.Ports()[1].IP4; got != netip.MustParseAddr("192.0.2.9") {
 			return fmt.Errorf("the port sends from %s", got)
 		}
@@ -308,7 +308,7 @@ func TestPortFollowsItsDevice(t *testing.T) {
 	})
 
 	w.do(t, func() error { return netlink.LinkSetDown(wan) })
-	testenv.Eventually(t, time.Second, func() error {
+	testenv.Eventually(t, 5*time.Second, func() error {
 		if entry().Flags&portUp != 0 || w.p.Ports()[1].Up {
 			return errors.New("the port is still up")
 		}

@@ -104,7 +104,7 @@ func TestLabBesideOthers(t *testing.T) {
 	} {
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				one, stop := context.WithTimeout(ctx, 2*time.Second)
+				one, stop := context.WithTimeout(ctx, testenv.Patience(5*time.Second))
 				_, err := way.from.Exchange(one, addr(way.to), fmt.Appendf(nil, "%d", n))
 				stop()
 				if err != nil && ctx.Err() == nil {

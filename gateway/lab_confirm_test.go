@@ -98,7 +98,7 @@ func (o *operator) isCut(t *testing.T) {
 			t.Fatalf("the connection %s the gateway: %d bytes, %v", name, n, err)
 		}
 	}
-	if c, err := o.client.Dial(limited(t, 200*time.Millisecond), "tcp", o.reachable); err == nil {
+	if c, err := o.client.Dial(briefly(t, 200*time.Millisecond), "tcp", o.reachable); err == nil {
 		c.Close()
 		t.Fatal("a new connection is made")
 	}
@@ -359,7 +359,11 @@ func TestLabRollback(t *testing.T) {
 	conn := r.dial(t, 5001)
 	probe := func(round int) {
 		t.Helper()
-		c, err := r.client.Dial(limited(t, 300*time.Millisecond), "tcp", r.echo[5002].Addr().String())
+		limit := briefly(t, 300*time.Millisecond)
+		if round%2 == 1 {
+			limit = limited(t, 5*time.Second)
+		}
+		c, err := r.client.Dial(limit, "tcp", r.echo[5002].Addr().String())
 		if err == nil {
 			c.Close()
 		}

@@ -114,12 +114,17 @@ func TestLabKill(t *testing.T) {
 		before[i] = c.done.Load()
 	}
 	time.Sleep(300 * time.Millisecond)
+	testenv.Eventually(t, 5*time.Second, func() error {
+		for i, c := range talkers {
+			if !c.killed.Load() && c.done.Load() == before[i] {
+				return fmt.Errorf("connection %d stands still", i)
+			}
+		}
+		return nil
+	})
 	for i, c := range talkers {
-		switch {
-		case c.killed.Load() && c.late.Load() > 0:
+		if c.killed.Load() && c.late.Load() > 0 {
 			t.Errorf("connection %d got %d exchanges through after its end", i, c.late.Load())
-		case !c.killed.Load() && c.done.Load() == before[i]:
-			t.Errorf("connection %d stands still", i)
 		}
 	}
 	stop.Store(true)
@@ -136,8 +141,16 @@ func TestLabKill(t *testing.T) {
 	for _, c := range talkers {
 		c.conn.Close()
 	}
-	time.Sleep(100 * time.Millisecond)
-	flows := must(r.Flows(t.Context(), "dport 7", 0))
+	var flows []Flow
+	var rule RuleStatus
+	testenv.Eventually(t, 10*time.Second, func() error { // nothing is sent between the two readings
+		before := r.rule(t, "echo")
+		flows = must(r.Flows(t.Context(), "dport 7", 0))
+		if rule = r.rule(t, "echo"); rule.Packets != before.Packets || rule.Judged != before.Judged {
+			return fmt.Errorf("from %+v to %+v", before, rule)
+		}
+		return nil
+	})
 	killed := len(talkers) / 2
 	if s := must(r.Status(t.Context())).Table; len(flows) != len(talkers)-killed || s.Killed != uint64(killed) || s.Aged != 0 || s.Refused+s.Evicted != 0 {
 		t.Errorf("%d flows left, %+v", len(flows), s)
@@ -149,7 +162,6 @@ func TestLabKill(t *testing.T) {
 			t.Errorf("revoked: %+v", f)
 		}
 	}
-	rule := r.rule(t, "echo")
 	refused := rule.Judged - uint64(len(talkers)) // not-syn, counted by the rule that would have allowed them
 	r.stop()
 	ends := 0

@@ -199,7 +199,7 @@ func (f *flood) burst(first, to target, family int) {
 		f.permit(w, to.arrives)
 	}
 	f.permit(f.way(first, family), true)
-	for end := time.Now().Add(5 * time.Second); !f.far.seen[f.allowed-1].Load(); time.Sleep(20 * time.Microsecond) {
+	for end := time.Now().Add(testenv.Patience(5 * time.Second)); !f.far.seen[f.allowed-1].Load(); time.Sleep(20 * time.Microsecond) {
 		if time.Now().After(end) {
 			f.Fatalf("allowed packet %d, behind those to %s, did not arrive", f.allowed-1, to.name)
 		}
@@ -306,7 +306,12 @@ func TestLabKernelBypass(t *testing.T) {
 	}
 	expect := func(t *testing.T, r *rig, before tally, f *far, reason string, want uint64) {
 		t.Helper()
-		time.Sleep(200 * time.Millisecond)
+		testenv.Eventually(t, 5*time.Second, func() error { // the kernel has them a moment later
+			if n := r.tally(t).since(before); n.drops[reason] < want {
+				return fmt.Errorf("dropped %v, want %d for %s", n.drops, want, reason)
+			}
+			return nil
+		})
 		leaks, err := f.Stop()
 		n := r.tally(t).since(before)
 		if err != nil || leaks > 0 || n.drops[reason] != want || len(n.drops) != 1 {

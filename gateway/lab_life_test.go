@@ -378,7 +378,7 @@ func TestLabLifeGrace(t *testing.T) {
 		defer conns[i].Close()
 	}
 	talk := func(c net.Conn, limit time.Duration) error {
-		if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(testenv.Patience(limit))); err != nil {
 			return err
 		}
 		b := []byte("still there?")
@@ -465,7 +465,7 @@ func TestLabLifeBlock(t *testing.T) {
 			t.Errorf("blocked %v: management: %v", blocked, err)
 		}
 		b := []byte("operator")
-		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(testenv.Patience(5 * time.Second))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Write(b); err != nil {

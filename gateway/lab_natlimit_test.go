@@ -41,8 +41,8 @@ func TestLabNATSourceLimit(t *testing.T) {
 		defer echo.Close()
 		to[i] = echo.Addr()
 	}
-	dial := func(i int, from netip.Addr, patience time.Duration) (net.Conn, error) {
-		conn, err := meeting{network: "tcp", from: client, local: netip.AddrPortFrom(from, 0), to: to[i], limit: patience}.ask()
+	dial := func(i int, from netip.Addr, limit time.Duration, brief bool) (net.Conn, error) {
+		conn, err := meeting{network: "tcp", from: client, local: netip.AddrPortFrom(from, 0), to: to[i], limit: limit, brief: brief}.ask()
 		if err == nil {
 			t.Cleanup(func() { conn.Close() })
 		}
@@ -50,13 +50,13 @@ func TestLabNATSourceLimit(t *testing.T) {
 	}
 	opens := func(i int, from netip.Addr) net.Conn {
 		t.Helper()
-		conn, err := dial(i, from, 10*time.Second)
+		conn, err := dial(i, from, 10*time.Second, false)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, p.log)
 		}
 		return conn
 	}
-	// Nobody answers the SYN, which is sent once.
+	// Nobody answers the SYN, which is sent once, or twice by a machine that is late.
 	refused := func(when string, n int) {
 		t.Helper()
 		var wg sync.WaitGroup
@@ -64,7 +64,7 @@ func TestLabNATSourceLimit(t *testing.T) {
 			for k := range n {
 				wg.Go(func() {
 					var timeout net.Error
-					if _, err := dial(i, hosts[i][k%len(hosts[i])], 400*time.Millisecond); !errors.As(err, &timeout) || !timeout.Timeout() {
+					if _, err := dial(i, hosts[i][k%len(hosts[i])], 400*time.Millisecond, true); !errors.As(err, &timeout) || !timeout.Timeout() {
 						t.Errorf("%s: one more connection of %s: %v", when, hosts[i][0], err)
 					}
 				})
@@ -120,7 +120,7 @@ func TestLabNATSourceLimit(t *testing.T) {
 		t.Error(err)
 	}
 	r := must(p.NAT(t.Context())).Rules[0]
-	if drops := must(p.Drops(t.Context(), false)); r.Limited != 2*beyond || len(drops) == 0 || drops[0].Reason != "nat-source-limit" || drops[0].Packets != r.Limited {
+	if drops := must(p.Drops(t.Context(), false)); r.Limited < 2*beyond || r.Limited > 2*2*beyond || len(drops) == 0 || drops[0].Reason != "nat-source-limit" || drops[0].Packets != r.Limited {
 		t.Errorf("%d flows were refused, want %d: %+v", r.Limited, 2*beyond, drops)
 	}
 	if notes := strings.Join(must(p.Status(t.Context())).Notes, "\n"); !strings.Contains(notes, "nat rule branch: 10.10.1.2 has 20 of the 20 flows that one source may have, and 1 more are near") {

@@ -60,6 +60,7 @@ type meeting struct {
 	at      *testenv.Namespace
 	listen  netip.AddrPort // who answers; the zero value: who is asked
 	limit   time.Duration  // of each step; 0 is 5 s
+	brief   bool           // the limit is one for what must not happen
 }
 
 // meet holds the meeting, and ends the test if it cannot be held. It returns who asks, as it knows itself and as the
@@ -102,6 +103,9 @@ func (m meeting) hold(ctx context.Context) (local, seen netip.AddrPort, err erro
 func (m meeting) patience() time.Duration {
 	if m.limit == 0 {
 		m.limit = 5 * time.Second
+	}
+	if m.brief {
+		return m.limit
 	}
 	return testenv.Patience(m.limit)
 }

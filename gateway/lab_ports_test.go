@@ -87,7 +87,7 @@ func startSteady(t *testing.T, from, to *testenv.Namespace, address netip.Addr) 
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		// The last ones are under way still.
-		for n, since := s.answered.Load(), time.Now(); n < s.sent.Load() && time.Since(since) < 500*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+		for n, since := s.answered.Load(), time.Now(); n < s.sent.Load() && time.Since(since) < testenv.Patience(time.Second); time.Sleep(5 * time.Millisecond) {
 			if now := s.answered.Load(); now != n {
 				n, since = now, time.Now()
 			}

@@ -82,6 +82,17 @@ func (r *reloadRig) apply(t *testing.T, policy string) uint32 {
 	return done.Epoch
 }
 
+// reaches waits for a policy's epoch.
+func (r *reloadRig) reaches(t *testing.T, epoch uint32) {
+	t.Helper()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if s := must(r.Status(t.Context())); s.Policy.Epoch != epoch {
+			return fmt.Errorf("in force is epoch %d, want %d\n%s", s.Policy.Epoch, epoch, r.log)
+		}
+		return nil
+	})
+}
+
 func (r *reloadRig) dial(t *testing.T, port uint16) net.Conn {
 	t.Helper()
 	return r.dialAt(t, r.echo[port].Addr().Addr(), port)
@@ -104,7 +115,7 @@ func swap(c net.Conn, random *rand.Rand, limit time.Duration) error {
 		out[i] = byte(random.Uint32())
 	}
 	in = make([]byte, len(out))
-	_ = c.SetDeadline(time.Now().Add(limit)) // a TCP connection takes one
+	_ = c.SetDeadline(time.Now().Add(testenv.Patience(limit))) // a TCP connection takes one
 	if _, err := c.Write(out); err != nil {
 		return err
 	}
@@ -211,7 +222,7 @@ func TestLabReloads(t *testing.T) {
 		epochs[epoch] = names
 		if round%2 == 1 {
 			r.dial(t, 5002).Close()
-		} else if c, err := r.client.Dial(limited(t, 100*time.Millisecond), "tcp", r.echo[5002].Addr().String()); err == nil {
+		} else if c, err := r.client.Dial(briefly(t, 100*time.Millisecond), "tcp", r.echo[5002].Addr().String()); err == nil {
 			c.Close()
 			t.Errorf("round %d: a probe passed", round)
 		}
@@ -332,14 +343,9 @@ func TestLabRevoke(t *testing.T) {
 	// Back by SIGHUP: what the client sent meanwhile, TCP sends again.
 	r.write(t, "policy.yaml", twoServices(0, "allow"))
 	r.signal <- unix.SIGHUP
-	for range 100 {
-		if s := must(r.Status(t.Context())); s.Policy.Epoch == 3 {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	r.reaches(t, 3)
 	// The bytes of the exchange that timed out come first.
-	_ = second.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = second.SetDeadline(time.Now().Add(testenv.Patience(20 * time.Second)))
 	if n, err := io.ReadAtLeast(second, make([]byte, 8000), 1); err != nil {
 		t.Fatalf("after the roll-back: %d bytes, %v", n, err)
 	}
@@ -459,12 +465,7 @@ func TestLabExpiry(t *testing.T) {
 	}
 	r.write(t, "policy.yaml", "rules: [")
 	r.ahead.Store(int64(72 * time.Hour))
-	for range 250 {
-		if s := must(r.Status(t.Context())); s.Policy.Epoch == 2 {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	r.reaches(t, 2)
 	if rule := r.rule(t, "second"); !rule.Expired {
 		t.Errorf("%+v\n%s", rule, r.log)
 	}

@@ -135,7 +135,7 @@ func TestLabSets(t *testing.T) {
 	must(r.Reload(t.Context()))
 	_ = first.SetDeadline(time.Time{})
 	first.Close()
-	if c, err := r.client.Dial(limited(t, 200*time.Millisecond), "tcp", r.echo[5001].Addr().String()); err == nil {
+	if c, err := r.client.Dial(briefly(t, 200*time.Millisecond), "tcp", r.echo[5001].Addr().String()); err == nil {
 		c.Close()
 		t.Error("a new connection passed")
 	}
@@ -171,7 +171,7 @@ func TestLabSets(t *testing.T) {
 	r.apply(t, strings.Replace(setsPolicy, "rules:", "rules:\n  - {name: who, from: {set: spare}, to: any, action: deny}", 1))
 	mac := entries(must(r.client.MAC("c0")).String())
 	must(r.AddToSet(t.Context(), "spare", mac))
-	if c, err := r.client.Dial(limited(t, 200*time.Millisecond), "tcp", r.echo[5001].Addr().String()); err == nil {
+	if c, err := r.client.Dial(briefly(t, 200*time.Millisecond), "tcp", r.echo[5001].Addr().String()); err == nil {
 		c.Close()
 		t.Error("a connection from a MAC address of the set passed")
 	}

@@ -172,7 +172,7 @@ func (s *stream) look(frame []byte) bool {
 // missing lists the numbers from first to before last that have not arrived after a while, those of IPv6
 // as negative ones.
 func (s *stream) missing(first, last uint32) (list []int) {
-	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Patience(5 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		list = nil
 		s.mu.Lock()
 		for n := first; n < last; n++ {
@@ -211,8 +211,15 @@ func (s *stream) more(t *testing.T, n uint32) {
 // standsStill fails the test if allowed packets arrive.
 func (s *stream) standsStill(t *testing.T, when string) {
 	t.Helper()
-	time.Sleep(20 * time.Millisecond)
 	arrived := s.count()
+	for range 20 { // what is under way arrives, unless it never ends
+		time.Sleep(20 * time.Millisecond)
+		now := s.count()
+		if now == arrived {
+			break
+		}
+		arrived = now
+	}
 	s.more(t, 50)
 	if now := s.count(); now != arrived {
 		t.Errorf("%s: %d packets were forwarded", when, now-arrived)

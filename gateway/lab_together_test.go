@@ -46,16 +46,21 @@ rules:
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	talks := 0
 	talk := func() error {
-		b := make([]byte, 16)
-		if _, err := conn.Write([]byte("together")); err != nil {
+		talks++
+		b, word := make([]byte, 32), fmt.Sprintf("together %d", talks)
+		if _, err := conn.Write([]byte(word)); err != nil {
 			return err
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 			return err
 		}
-		_, err := conn.Read(b)
-		return err
+		for { // the answer to one before may have been late
+			if n, err := conn.Read(b); err != nil || string(b[:n]) == word {
+				return err
+			}
+		}
 	}
 
 	// shows talks until the capture has a packet of which a line says all these words.

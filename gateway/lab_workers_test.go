@@ -77,20 +77,25 @@ func TestLabForceStage(t *testing.T) {
 	if !s.Running || s.Mode != "copy" || len(s.NeededBy) != 1 || s.NeededBy[0] != "force_stage: forward" || len(s.Workers) == 0 || len(s.Attempts) == 0 || s.Memory.Frames == 0 {
 		t.Fatalf("workers %+v", s)
 	}
-	var packets, sent, batches uint64
-	ports := map[string]bool{}
-	for _, w := range s.Workers {
-		packets, sent = packets+w.Packets, sent+w.Sent
-		for _, b := range w.Batches {
-			batches += b
+	var packets uint64
+	testenv.Eventually(t, 5*time.Second, func() error { // what they have counted is published a moment later
+		var sent, batches uint64
+		packets = 0
+		ports := map[string]bool{}
+		for _, w := range must(r.Workers(t.Context())).Workers {
+			packets, sent = packets+w.Packets, sent+w.Sent
+			for _, b := range w.Batches {
+				batches += b
+			}
+			for _, q := range w.Queues {
+				ports[q.Port] = true
+			}
 		}
-		for _, q := range w.Queues {
-			ports[q.Port] = true
+		if packets < uint64(2*answered+2*swaps) || sent < packets || batches == 0 || !ports["lan"] || !ports["wan"] {
+			return fmt.Errorf("workers took %d packets in %d batches and sent %d, on ports %v", packets, batches, sent, ports)
 		}
-	}
-	if packets < uint64(2*answered+2*swaps) || sent < packets || batches == 0 || !ports["lan"] || !ports["wan"] {
-		t.Errorf("workers took %d packets in %d batches and sent %d, on ports %v", packets, batches, sent, ports)
-	}
+		return nil
+	})
 	var status WorkersSummary
 	testenv.Eventually(t, 5*time.Second, func() error { // none is held up by others for long
 		if status = must(r.Status(t.Context())).Workers; len(status.Silent) > 0 {
@@ -131,17 +136,21 @@ func TestLabForceStage(t *testing.T) {
 	if s = must(r.Workers(t.Context())); !s.Running || len(s.NeededBy) != 0 {
 		t.Errorf("after the reload: running %v, needed by %v", s.Running, s.NeededBy)
 	}
-	before := s.Workers
-	for range 5 {
-		if err := swap(c, random, 5*time.Second); err != nil {
-			t.Fatal(err)
+	testenv.Eventually(t, 5*time.Second, func() error { // those that they have counted before are published a moment later
+		before := must(r.Workers(t.Context())).Workers
+		for range 5 {
+			if err := swap(c, random, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for i, w := range must(r.Workers(t.Context())).Workers {
-		if w.Packets != before[i].Packets {
-			t.Errorf("worker %d got %d packets of a flow that moved up", i, w.Packets-before[i].Packets)
+		time.Sleep(50 * time.Millisecond)
+		for i, w := range must(r.Workers(t.Context())).Workers {
+			if w.Packets != before[i].Packets {
+				return fmt.Errorf("worker %d got %d packets of a flow that moved up", i, w.Packets-before[i].Packets)
+			}
 		}
-	}
+		return nil
+	})
 
 	// And back: established flows move down at once.
 	r.write(t, "softdpu.yaml", config)

@@ -170,8 +170,16 @@ func (g *testGateway) dropped(t *testing.T, reason string) Drop {
 	return Drop{}
 }
 
+// limited ends what should have happened by then, on a slow machine later.
 func limited(t *testing.T, limit time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience(limit))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// briefly is how long to wait for what must not happen.
+func briefly(t *testing.T, limit time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -213,11 +221,11 @@ func TestRun(t *testing.T) {
 		if r, err := client.Ping(t.Context(), a, testenv.PingOptions{}); err != nil || r.Received != 1 {
 			t.Errorf("ping %s: %+v, %v", a, r, err)
 		}
-		if _, err := client.Dial(limited(t, 300*time.Millisecond), "tcp", netip.AddrPortFrom(a, 23).String()); err == nil || errors.Is(err, unix.ECONNREFUSED) {
+		if _, err := client.Dial(briefly(t, 300*time.Millisecond), "tcp", netip.AddrPortFrom(a, 23).String()); err == nil || errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("telnet to %s: %v", a, err)
 		}
 		start := time.Now()
-		if _, err := client.Dial(limited(t, 5*time.Second), "tcp", netip.AddrPortFrom(a, 25).String()); !errors.Is(err, unix.ECONNREFUSED) || time.Since(start) > time.Second {
+		if _, err := client.Dial(limited(t, 5*time.Second), "tcp", netip.AddrPortFrom(a, 25).String()); !errors.Is(err, unix.ECONNREFUSED) || time.Since(start) > 3*time.Second {
 			t.Errorf("mail to %s: %v after %s", a, err, time.Since(start))
 		}
 	}
@@ -333,16 +341,23 @@ func checkStatus(t *testing.T, g *testGateway) {
 	if len(s.Ports) != 2 || s.Ports[0].Name != "lan" || s.Ports[0].Mode != "native" || s.Ports[0].Zone != "lan" || !s.Ports[0].Up || s.Ports[0].Driver != "veth" {
 		t.Errorf("ports: %+v", s.Ports)
 	}
-	if held := int64(s.Table.Created - s.Table.Evicted - s.Table.Aged); s.Table.Flows != held || held < 6 || s.Table.FlowsMax != 1000 {
+	if s.Table.Created < 6 || s.Table.FlowsMax != 1000 {
 		t.Errorf("table: %+v", s.Table)
 	}
+	testenv.Eventually(t, 5*time.Second, func() error { // one may age between two of the numbers
+		s := must(g.Status(t.Context())).Table
+		if held := int64(s.Created - s.Evicted - s.Aged); s.Flows != held || held < 2 {
+			return fmt.Errorf("table: %+v", s)
+		}
+		return nil
+	})
 }
 
 // checkAgeing waits until the UDP flows, whose time-out is one second, are gone. Their rule keeps what
 // they counted.
 func checkAgeing(t *testing.T, g *testGateway) {
 	counted := g.rule(t, "names")
-	if counted.Packets != 4 || counted.Flows != 2 {
+	if counted.Packets != 4 || counted.Flows > 2 { // the first may be gone on a slow machine
 		t.Errorf("names: %+v", counted)
 	}
 	testenv.Eventually(t, 10*time.Second, func() error {

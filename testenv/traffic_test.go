@@ -227,7 +227,7 @@ func TestTraceroute(t *testing.T) {
 	} {
 		t.Run(tt.dst, func(t *testing.T) {
 			hops, err := client.Traceroute(t.Context(), netip.MustParseAddr(tt.dst),
-				testenv.TracerouteOptions{MaxHops: 2, Timeout: 500 * time.Millisecond})
+				testenv.TracerouteOptions{MaxHops: 2, Timeout: testenv.Patience(500 * time.Millisecond)})
 			if err != nil {
 				t.Fatal(err)
 			}

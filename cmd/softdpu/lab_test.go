@@ -94,14 +94,22 @@ func TestLabExec(t *testing.T) {
 
 func TestLabExecEndsItsCommand(t *testing.T) {
 	prefix := labPrefix(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	start := time.Now()
-	env := &Env{Stdin: strings.NewReader(""), Stdout: t.Output(), Stderr: t.Output(), Getenv: os.Getenv, Width: func() int { return 0 }}
-	code := run(ctx, env, []string{"lab", "exec", "--prefix", prefix, "client", "--", "sleep", "30"})
-	if code != 128+15 || time.Since(start) > 10*time.Second {
+	env := &Env{Stdin: strings.NewReader(""), Stdout: whenWritten(cancel), Stderr: t.Output(), Getenv: os.Getenv, Width: func() int { return 0 }}
+	code := run(ctx, env, []string{"lab", "exec", "--prefix", prefix, "client", "--", "sh", "-c", "echo runs; exec sleep 30"})
+	if code != 128+15 || time.Since(start) > 20*time.Second {
 		t.Errorf("exit code %d after %s", code, time.Since(start))
 	}
+}
+
+// whenWritten is a writer that calls the function at the first word.
+type whenWritten func()
+
+func (w whenWritten) Write(p []byte) (int, error) {
+	w()
+	return len(p), nil
 }
 
 func TestPictures(t *testing.T) {

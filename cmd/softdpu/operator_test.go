@@ -92,7 +92,7 @@ func TestOperatorVerbs(t *testing.T) {
 	if err := d.server.SetUp("s0", false); err != nil {
 		t.Fatal(err)
 	}
-	for range 50 {
+	for range 200 {
 		if err := json.Unmarshal([]byte(answers(exitYes, "status", "-o", "json")), &s); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/gateway"
+	"github.com/softdpu/softdpu/testenv"
 )
 
 func watchedFlow(port uint16, packets, bytes uint64, age float64) gateway.Flow {
@@ -147,23 +148,28 @@ func TestWatchOnTerminal(t *testing.T) {
 			}
 		}
 	}()
-	time.AfterFunc(300*time.Millisecond, func() { _, _ = terminal.Write([]byte("xq")) })
 	env := &Env{Stdin: inside, Stdout: inside, Stderr: inside}
 	n := 0
-	start := time.Now()
-	if err := watch(t.Context(), env, numberedFrames(&n)); err != nil {
-		t.Fatal(err)
+	draw := numberedFrames(&n)
+	err = watch(t.Context(), env, func(ctx context.Context, rows int, since time.Duration) (frame, error) {
+		if n == 0 {
+			_, _ = terminal.Write([]byte("xq"))
+		}
+		return draw(ctx, rows, since)
+	})
+	if err != nil || n != 1 {
+		t.Fatalf("%d frames (%v): q did not end it", n, err)
 	}
-	if took := time.Since(start); n != 1 || took > 900*time.Millisecond {
-		t.Errorf("%d frames in %s: q did not end it", n, took)
-	}
-	time.Sleep(50 * time.Millisecond)
-	mu.Lock()
-	text := seen.String()
-	mu.Unlock()
-	if !strings.HasPrefix(text, enterAlternate) || !strings.HasSuffix(text, leaveAlternate) {
-		t.Errorf("the screen was not changed and given back: %q", text)
-	}
+	var text string
+	testenv.Eventually(t, 10*time.Second, func() error {
+		mu.Lock()
+		text = seen.String()
+		mu.Unlock()
+		if !strings.HasPrefix(text, enterAlternate) || !strings.HasSuffix(text, leaveAlternate) {
+			return fmt.Errorf("the screen was not changed and given back: %q", text)
+		}
+		return nil
+	})
 	if rows := strings.Count(text, "\r\n") + 1; rows > 12 || rows < 11 {
 		t.Errorf("%d rows on a terminal of 12: %q", rows, text)
 	}
