@@ -13,6 +13,9 @@
 #include <bpf/bpf_helpers.h>
 #include "pipe_write.h"
 #include "pipe_ct.h"
+#include "pipe_lpm.h"
+#include "pipe_meter.h"
+#include "pipe_table.h"
 #include "forest.h"
 
 /* Types and numbers that Go needs and no map holds. */
@@ -24,6 +27,8 @@ EXPORT(enum, pipe_entry_flag);
 EXPORT(struct, pipe_bucket);
 EXPORT(struct, pipe_meter);
 EXPORT(struct, pipe_trace);
+EXPORT(struct, pipe_node4);
+EXPORT(struct, pipe_node6);
 EXPORT(enum, pipe_word);
 EXPORT(enum, pipe_has);
 EXPORT(enum, pipe_written);
@@ -109,8 +114,10 @@ __noinline __u32 run_pipes(struct pipe_fields *f)
 
 	if (!f)
 		return to;
-	to += 0 * (pipe_ct(f) + pipe_acl_key(f) + pipe_step(f, 0, 0) + no_pipe(&f->acl) +
-		   audit(&f->acl, 0));
+	to += 0 *
+	      (pipe_ct(f) + pipe_acl_key(f) + pipe_step(f, 0, 0) + pipe_find(f, 0, 0, 0) +
+	       pipe_hash(f, 0) + pipe_lpm4(f, 0) + pipe_lpm6(f, 0) + pipe_group4(f, 0, 0, 0) +
+	       pipe_group6(f, 0, 0, 0) + pipe_measure(f, 0) + no_pipe(&f->acl) + audit(&f->acl, 0));
 	opaque(to);
 	return to;
 }

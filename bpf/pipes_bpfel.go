@@ -410,7 +410,8 @@ type PipesPipeEntry struct {
 	Counter uint32
 	Mirror  uint16
 	Flags   uint16
-	Pad     [2]uint32
+	Age     uint32
+	Pad     uint32
 }
 
 type PipesPipeEntryFlag uint32
@@ -488,12 +489,14 @@ const (
 type PipesPipeLimit uint32
 
 const (
-	PipesPipeLimitPIPE_PIPES  PipesPipeLimit = 64
-	PipesPipeLimitPIPE_VALUES PipesPipeLimit = 8
-	PipesPipeLimitPIPE_KEY    PipesPipeLimit = 12
-	PipesPipeLimitPIPE_METERS PipesPipeLimit = 1024
-	PipesPipeLimitPIPE_GROUPS PipesPipeLimit = 64
-	PipesPipeLimitPIPE_BUCKET PipesPipeLimit = 8
+	PipesPipeLimitPIPE_PIPES   PipesPipeLimit = 64
+	PipesPipeLimitPIPE_VALUES  PipesPipeLimit = 8
+	PipesPipeLimitPIPE_KEY     PipesPipeLimit = 12
+	PipesPipeLimitPIPE_METERS  PipesPipeLimit = 1024
+	PipesPipeLimitPIPE_GROUPS  PipesPipeLimit = 64
+	PipesPipeLimitPIPE_BUCKET  PipesPipeLimit = 8
+	PipesPipeLimitPIPE_TRIES   PipesPipeLimit = 1024
+	PipesPipeLimitPIPE_ADDRESS PipesPipeLimit = 4
 )
 
 type PipesPipeMeter struct {
@@ -502,6 +505,7 @@ type PipesPipeMeter struct {
 	Flags uint32
 	Rate  [2]uint64
 	Size  [2]uint64
+	Fill  [2]uint64
 }
 
 type PipesPipeMeterFlag uint32
@@ -518,6 +522,33 @@ const (
 	PipesPipeMeterKindPIPE_METER_RFC2698 PipesPipeMeterKind = 2
 	PipesPipeMeterKindPIPE_METER_RFC4115 PipesPipeMeterKind = 3
 )
+
+type PipesPipeMeterState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad    uint32
+	Last   uint64
+	Tokens [2]uint64
+	Line   [4]uint64
+}
+
+type PipesPipeNode4 struct {
+	_     structs.HostLayout
+	Edge  [15]uint32
+	Pad   uint32
+	Value [16]uint32
+}
+
+type PipesPipeNode6 struct {
+	_     structs.HostLayout
+	Hi    [6]uint64
+	Lo    [6]uint64
+	Value [7]uint32
+	Pad   uint32
+}
 
 type PipesPipeScratch struct {
 	_      structs.HostLayout
@@ -947,9 +978,14 @@ const (
 	PipesMapPipeBuckets         = "pipe_buckets"
 	PipesMapPipeEntries         = "pipe_entries"
 	PipesMapPipeGroups          = "pipe_groups"
+	PipesMapPipeMeterStates     = "pipe_meter_states"
 	PipesMapPipeMeters          = "pipe_meters"
+	PipesMapPipeNodes4          = "pipe_nodes4"
+	PipesMapPipeNodes6          = "pipe_nodes6"
+	PipesMapPipeRoots           = "pipe_roots"
 	PipesMapPipeScratches       = "pipe_scratches"
 	PipesMapPipeTraces          = "pipe_traces"
+	PipesMapPipeTries           = "pipe_tries"
 	PipesMapPipeWalks           = "pipe_walks"
 	PipesMapPortMss             = "port_mss"
 	PipesMapPorts               = "ports"
@@ -986,6 +1022,8 @@ const (
 	PipesVarExportPipeMeter     = "export_pipe_meter"
 	PipesVarExportPipeMeterFlag = "export_pipe_meter_flag"
 	PipesVarExportPipeMeterKind = "export_pipe_meter_kind"
+	PipesVarExportPipeNode4     = "export_pipe_node4"
+	PipesVarExportPipeNode6     = "export_pipe_node6"
 	PipesVarExportPipeTrace     = "export_pipe_trace"
 	PipesVarExportPipeWord      = "export_pipe_word"
 	PipesVarExportPipeWritten   = "export_pipe_written"
@@ -1004,6 +1042,8 @@ const (
 	PipesVarHaveWorkers         = "have_workers"
 	PipesVarNatLayout           = "nat_layout"
 	PipesVarOverflowMax         = "overflow_max"
+	PipesVarPipeSeed            = "pipe_seed"
+	PipesVarPipeSpreadSeed      = "pipe_spread_seed"
 	PipesVarRaw0                = "raw0"
 	PipesVarRaw1                = "raw1"
 	PipesVarRaw2                = "raw2"
@@ -1063,62 +1103,67 @@ type PipesProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipesMapSpecs struct {
-	AfterPipes    *ebpf.MapSpec `ebpf:"after_pipes"`
-	Devices       *ebpf.MapSpec `ebpf:"devices"`
-	DropLogs      *ebpf.MapSpec `ebpf:"drop_logs"`
-	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
-	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
-	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
-	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
-	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
-	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
-	Gateway       *ebpf.MapSpec `ebpf:"gateway"`
-	Generations   *ebpf.MapSpec `ebpf:"generations"`
-	Guards        *ebpf.MapSpec `ebpf:"guards"`
-	HeldFragments *ebpf.MapSpec `ebpf:"held_fragments"`
-	LegCells      *ebpf.MapSpec `ebpf:"leg_cells"`
-	Locals        *ebpf.MapSpec `ebpf:"locals"`
-	Macs          *ebpf.MapSpec `ebpf:"macs"`
-	NatAddresses  *ebpf.MapSpec `ebpf:"nat_addresses"`
-	NatBuckets    *ebpf.MapSpec `ebpf:"nat_buckets"`
-	NatCounters   *ebpf.MapSpec `ebpf:"nat_counters"`
-	NatHalves     *ebpf.MapSpec `ebpf:"nat_halves"`
-	NatPasses     *ebpf.MapSpec `ebpf:"nat_passes"`
-	NatPorts      *ebpf.MapSpec `ebpf:"nat_ports"`
-	NatRules      *ebpf.MapSpec `ebpf:"nat_rules"`
-	NatServers    *ebpf.MapSpec `ebpf:"nat_servers"`
-	NatTallies    *ebpf.MapSpec `ebpf:"nat_tallies"`
-	Nexthops      *ebpf.MapSpec `ebpf:"nexthops"`
-	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
-	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
-	Passes        *ebpf.MapSpec `ebpf:"passes"`
-	PipeBuckets   *ebpf.MapSpec `ebpf:"pipe_buckets"`
-	PipeEntries   *ebpf.MapSpec `ebpf:"pipe_entries"`
-	PipeGroups    *ebpf.MapSpec `ebpf:"pipe_groups"`
-	PipeMeters    *ebpf.MapSpec `ebpf:"pipe_meters"`
-	PipeScratches *ebpf.MapSpec `ebpf:"pipe_scratches"`
-	PipeTraces    *ebpf.MapSpec `ebpf:"pipe_traces"`
-	PipeWalks     *ebpf.MapSpec `ebpf:"pipe_walks"`
-	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
-	Ports         *ebpf.MapSpec `ebpf:"ports"`
-	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
-	Rejects       *ebpf.MapSpec `ebpf:"rejects"`
-	RuleWorks     *ebpf.MapSpec `ebpf:"rule_works"`
-	Rules         *ebpf.MapSpec `ebpf:"rules"`
-	Scratches     *ebpf.MapSpec `ebpf:"scratches"`
-	SetNodes4     *ebpf.MapSpec `ebpf:"set_nodes4"`
-	SetNodes6     *ebpf.MapSpec `ebpf:"set_nodes6"`
-	Sims          *ebpf.MapSpec `ebpf:"sims"`
-	Sockets       *ebpf.MapSpec `ebpf:"sockets"`
-	Stripes       *ebpf.MapSpec `ebpf:"stripes"`
-	TableCounters *ebpf.MapSpec `ebpf:"table_counters"`
-	VlanDevices   *ebpf.MapSpec `ebpf:"vlan_devices"`
-	VlanZones     *ebpf.MapSpec `ebpf:"vlan_zones"`
-	WorkerQueues  *ebpf.MapSpec `ebpf:"worker_queues"`
+	AfterPipes      *ebpf.MapSpec `ebpf:"after_pipes"`
+	Devices         *ebpf.MapSpec `ebpf:"devices"`
+	DropLogs        *ebpf.MapSpec `ebpf:"drop_logs"`
+	Egresses        *ebpf.MapSpec `ebpf:"egresses"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	Flows4          *ebpf.MapSpec `ebpf:"flows4"`
+	Flows6          *ebpf.MapSpec `ebpf:"flows6"`
+	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
+	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
+	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
+	ForestRules6    *ebpf.MapSpec `ebpf:"forest_rules6"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	Gateway         *ebpf.MapSpec `ebpf:"gateway"`
+	Generations     *ebpf.MapSpec `ebpf:"generations"`
+	Guards          *ebpf.MapSpec `ebpf:"guards"`
+	HeldFragments   *ebpf.MapSpec `ebpf:"held_fragments"`
+	LegCells        *ebpf.MapSpec `ebpf:"leg_cells"`
+	Locals          *ebpf.MapSpec `ebpf:"locals"`
+	Macs            *ebpf.MapSpec `ebpf:"macs"`
+	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatBuckets      *ebpf.MapSpec `ebpf:"nat_buckets"`
+	NatCounters     *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatHalves       *ebpf.MapSpec `ebpf:"nat_halves"`
+	NatPasses       *ebpf.MapSpec `ebpf:"nat_passes"`
+	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatRules        *ebpf.MapSpec `ebpf:"nat_rules"`
+	NatServers      *ebpf.MapSpec `ebpf:"nat_servers"`
+	NatTallies      *ebpf.MapSpec `ebpf:"nat_tallies"`
+	Nexthops        *ebpf.MapSpec `ebpf:"nexthops"`
+	Overflow4       *ebpf.MapSpec `ebpf:"overflow4"`
+	Overflow6       *ebpf.MapSpec `ebpf:"overflow6"`
+	Passes          *ebpf.MapSpec `ebpf:"passes"`
+	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
+	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
+	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
+	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
+	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
+	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
+	PipeNodes6      *ebpf.MapSpec `ebpf:"pipe_nodes6"`
+	PipeRoots       *ebpf.MapSpec `ebpf:"pipe_roots"`
+	PipeScratches   *ebpf.MapSpec `ebpf:"pipe_scratches"`
+	PipeTraces      *ebpf.MapSpec `ebpf:"pipe_traces"`
+	PipeTries       *ebpf.MapSpec `ebpf:"pipe_tries"`
+	PipeWalks       *ebpf.MapSpec `ebpf:"pipe_walks"`
+	PortMss         *ebpf.MapSpec `ebpf:"port_mss"`
+	Ports           *ebpf.MapSpec `ebpf:"ports"`
+	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	Rejects         *ebpf.MapSpec `ebpf:"rejects"`
+	RuleWorks       *ebpf.MapSpec `ebpf:"rule_works"`
+	Rules           *ebpf.MapSpec `ebpf:"rules"`
+	Scratches       *ebpf.MapSpec `ebpf:"scratches"`
+	SetNodes4       *ebpf.MapSpec `ebpf:"set_nodes4"`
+	SetNodes6       *ebpf.MapSpec `ebpf:"set_nodes6"`
+	Sims            *ebpf.MapSpec `ebpf:"sims"`
+	Sockets         *ebpf.MapSpec `ebpf:"sockets"`
+	Stripes         *ebpf.MapSpec `ebpf:"stripes"`
+	TableCounters   *ebpf.MapSpec `ebpf:"table_counters"`
+	VlanDevices     *ebpf.MapSpec `ebpf:"vlan_devices"`
+	VlanZones       *ebpf.MapSpec `ebpf:"vlan_zones"`
+	WorkerQueues    *ebpf.MapSpec `ebpf:"worker_queues"`
 }
 
 // PipesVariableSpecs contains global variables before they are loaded into the kernel.
@@ -1143,6 +1188,8 @@ type PipesVariableSpecs struct {
 	ExportPipeMeter     *ebpf.VariableSpec `ebpf:"export_pipe_meter"`
 	ExportPipeMeterFlag *ebpf.VariableSpec `ebpf:"export_pipe_meter_flag"`
 	ExportPipeMeterKind *ebpf.VariableSpec `ebpf:"export_pipe_meter_kind"`
+	ExportPipeNode4     *ebpf.VariableSpec `ebpf:"export_pipe_node4"`
+	ExportPipeNode6     *ebpf.VariableSpec `ebpf:"export_pipe_node6"`
 	ExportPipeTrace     *ebpf.VariableSpec `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.VariableSpec `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.VariableSpec `ebpf:"export_pipe_written"`
@@ -1161,6 +1208,8 @@ type PipesVariableSpecs struct {
 	HaveWorkers         *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout           *ebpf.VariableSpec `ebpf:"nat_layout"`
 	OverflowMax         *ebpf.VariableSpec `ebpf:"overflow_max"`
+	PipeSeed            *ebpf.VariableSpec `ebpf:"pipe_seed"`
+	PipeSpreadSeed      *ebpf.VariableSpec `ebpf:"pipe_spread_seed"`
 	Raw0                *ebpf.VariableSpec `ebpf:"raw0"`
 	Raw1                *ebpf.VariableSpec `ebpf:"raw1"`
 	Raw2                *ebpf.VariableSpec `ebpf:"raw2"`
@@ -1191,62 +1240,67 @@ func (o *PipesObjects) Close() error {
 //
 // It can be passed to LoadPipesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipesMaps struct {
-	AfterPipes    *ebpf.Map `ebpf:"after_pipes"`
-	Devices       *ebpf.Map `ebpf:"devices"`
-	DropLogs      *ebpf.Map `ebpf:"drop_logs"`
-	Egresses      *ebpf.Map `ebpf:"egresses"`
-	Events        *ebpf.Map `ebpf:"events"`
-	Flows4        *ebpf.Map `ebpf:"flows4"`
-	Flows6        *ebpf.Map `ebpf:"flows6"`
-	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
-	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
-	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
-	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
-	Gateway       *ebpf.Map `ebpf:"gateway"`
-	Generations   *ebpf.Map `ebpf:"generations"`
-	Guards        *ebpf.Map `ebpf:"guards"`
-	HeldFragments *ebpf.Map `ebpf:"held_fragments"`
-	LegCells      *ebpf.Map `ebpf:"leg_cells"`
-	Locals        *ebpf.Map `ebpf:"locals"`
-	Macs          *ebpf.Map `ebpf:"macs"`
-	NatAddresses  *ebpf.Map `ebpf:"nat_addresses"`
-	NatBuckets    *ebpf.Map `ebpf:"nat_buckets"`
-	NatCounters   *ebpf.Map `ebpf:"nat_counters"`
-	NatHalves     *ebpf.Map `ebpf:"nat_halves"`
-	NatPasses     *ebpf.Map `ebpf:"nat_passes"`
-	NatPorts      *ebpf.Map `ebpf:"nat_ports"`
-	NatRules      *ebpf.Map `ebpf:"nat_rules"`
-	NatServers    *ebpf.Map `ebpf:"nat_servers"`
-	NatTallies    *ebpf.Map `ebpf:"nat_tallies"`
-	Nexthops      *ebpf.Map `ebpf:"nexthops"`
-	Overflow4     *ebpf.Map `ebpf:"overflow4"`
-	Overflow6     *ebpf.Map `ebpf:"overflow6"`
-	Passes        *ebpf.Map `ebpf:"passes"`
-	PipeBuckets   *ebpf.Map `ebpf:"pipe_buckets"`
-	PipeEntries   *ebpf.Map `ebpf:"pipe_entries"`
-	PipeGroups    *ebpf.Map `ebpf:"pipe_groups"`
-	PipeMeters    *ebpf.Map `ebpf:"pipe_meters"`
-	PipeScratches *ebpf.Map `ebpf:"pipe_scratches"`
-	PipeTraces    *ebpf.Map `ebpf:"pipe_traces"`
-	PipeWalks     *ebpf.Map `ebpf:"pipe_walks"`
-	PortMss       *ebpf.Map `ebpf:"port_mss"`
-	Ports         *ebpf.Map `ebpf:"ports"`
-	Reasons       *ebpf.Map `ebpf:"reasons"`
-	Rejects       *ebpf.Map `ebpf:"rejects"`
-	RuleWorks     *ebpf.Map `ebpf:"rule_works"`
-	Rules         *ebpf.Map `ebpf:"rules"`
-	Scratches     *ebpf.Map `ebpf:"scratches"`
-	SetNodes4     *ebpf.Map `ebpf:"set_nodes4"`
-	SetNodes6     *ebpf.Map `ebpf:"set_nodes6"`
-	Sims          *ebpf.Map `ebpf:"sims"`
-	Sockets       *ebpf.Map `ebpf:"sockets"`
-	Stripes       *ebpf.Map `ebpf:"stripes"`
-	TableCounters *ebpf.Map `ebpf:"table_counters"`
-	VlanDevices   *ebpf.Map `ebpf:"vlan_devices"`
-	VlanZones     *ebpf.Map `ebpf:"vlan_zones"`
-	WorkerQueues  *ebpf.Map `ebpf:"worker_queues"`
+	AfterPipes      *ebpf.Map `ebpf:"after_pipes"`
+	Devices         *ebpf.Map `ebpf:"devices"`
+	DropLogs        *ebpf.Map `ebpf:"drop_logs"`
+	Egresses        *ebpf.Map `ebpf:"egresses"`
+	Events          *ebpf.Map `ebpf:"events"`
+	Flows4          *ebpf.Map `ebpf:"flows4"`
+	Flows6          *ebpf.Map `ebpf:"flows6"`
+	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
+	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
+	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
+	ForestRules6    *ebpf.Map `ebpf:"forest_rules6"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	Gateway         *ebpf.Map `ebpf:"gateway"`
+	Generations     *ebpf.Map `ebpf:"generations"`
+	Guards          *ebpf.Map `ebpf:"guards"`
+	HeldFragments   *ebpf.Map `ebpf:"held_fragments"`
+	LegCells        *ebpf.Map `ebpf:"leg_cells"`
+	Locals          *ebpf.Map `ebpf:"locals"`
+	Macs            *ebpf.Map `ebpf:"macs"`
+	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatBuckets      *ebpf.Map `ebpf:"nat_buckets"`
+	NatCounters     *ebpf.Map `ebpf:"nat_counters"`
+	NatHalves       *ebpf.Map `ebpf:"nat_halves"`
+	NatPasses       *ebpf.Map `ebpf:"nat_passes"`
+	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
+	NatRules        *ebpf.Map `ebpf:"nat_rules"`
+	NatServers      *ebpf.Map `ebpf:"nat_servers"`
+	NatTallies      *ebpf.Map `ebpf:"nat_tallies"`
+	Nexthops        *ebpf.Map `ebpf:"nexthops"`
+	Overflow4       *ebpf.Map `ebpf:"overflow4"`
+	Overflow6       *ebpf.Map `ebpf:"overflow6"`
+	Passes          *ebpf.Map `ebpf:"passes"`
+	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
+	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
+	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
+	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
+	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
+	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
+	PipeNodes6      *ebpf.Map `ebpf:"pipe_nodes6"`
+	PipeRoots       *ebpf.Map `ebpf:"pipe_roots"`
+	PipeScratches   *ebpf.Map `ebpf:"pipe_scratches"`
+	PipeTraces      *ebpf.Map `ebpf:"pipe_traces"`
+	PipeTries       *ebpf.Map `ebpf:"pipe_tries"`
+	PipeWalks       *ebpf.Map `ebpf:"pipe_walks"`
+	PortMss         *ebpf.Map `ebpf:"port_mss"`
+	Ports           *ebpf.Map `ebpf:"ports"`
+	Reasons         *ebpf.Map `ebpf:"reasons"`
+	Rejects         *ebpf.Map `ebpf:"rejects"`
+	RuleWorks       *ebpf.Map `ebpf:"rule_works"`
+	Rules           *ebpf.Map `ebpf:"rules"`
+	Scratches       *ebpf.Map `ebpf:"scratches"`
+	SetNodes4       *ebpf.Map `ebpf:"set_nodes4"`
+	SetNodes6       *ebpf.Map `ebpf:"set_nodes6"`
+	Sims            *ebpf.Map `ebpf:"sims"`
+	Sockets         *ebpf.Map `ebpf:"sockets"`
+	Stripes         *ebpf.Map `ebpf:"stripes"`
+	TableCounters   *ebpf.Map `ebpf:"table_counters"`
+	VlanDevices     *ebpf.Map `ebpf:"vlan_devices"`
+	VlanZones       *ebpf.Map `ebpf:"vlan_zones"`
+	WorkerQueues    *ebpf.Map `ebpf:"worker_queues"`
 }
 
 func (m *PipesMaps) Close() error {
@@ -1287,9 +1341,14 @@ func (m *PipesMaps) Close() error {
 		m.PipeBuckets,
 		m.PipeEntries,
 		m.PipeGroups,
+		m.PipeMeterStates,
 		m.PipeMeters,
+		m.PipeNodes4,
+		m.PipeNodes6,
+		m.PipeRoots,
 		m.PipeScratches,
 		m.PipeTraces,
+		m.PipeTries,
 		m.PipeWalks,
 		m.PortMss,
 		m.Ports,
@@ -1332,6 +1391,8 @@ type PipesVariables struct {
 	ExportPipeMeter     *ebpf.Variable `ebpf:"export_pipe_meter"`
 	ExportPipeMeterFlag *ebpf.Variable `ebpf:"export_pipe_meter_flag"`
 	ExportPipeMeterKind *ebpf.Variable `ebpf:"export_pipe_meter_kind"`
+	ExportPipeNode4     *ebpf.Variable `ebpf:"export_pipe_node4"`
+	ExportPipeNode6     *ebpf.Variable `ebpf:"export_pipe_node6"`
 	ExportPipeTrace     *ebpf.Variable `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.Variable `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.Variable `ebpf:"export_pipe_written"`
@@ -1350,6 +1411,8 @@ type PipesVariables struct {
 	HaveWorkers         *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout           *ebpf.Variable `ebpf:"nat_layout"`
 	OverflowMax         *ebpf.Variable `ebpf:"overflow_max"`
+	PipeSeed            *ebpf.Variable `ebpf:"pipe_seed"`
+	PipeSpreadSeed      *ebpf.Variable `ebpf:"pipe_spread_seed"`
 	Raw0                *ebpf.Variable `ebpf:"raw0"`
 	Raw1                *ebpf.Variable `ebpf:"raw1"`
 	Raw2                *ebpf.Variable `ebpf:"raw2"`
