@@ -209,9 +209,9 @@ func failsClosed(t *testing.T, l *testenv.Lab, g *Client, faults []fault) {
 				was := f.cause(t)
 				p.flows(t)
 				back := time.Since(was.to)
-				lasted := span{was.from.Add(failsWithin), was.to.Add(-10 * time.Millisecond)}
+				window := span{was.from.Add(failsWithin), was.to.Add(-10 * time.Millisecond)}
 				for end := time.Now().Add(testenv.Patience(time.Second)); ; time.Sleep(5 * time.Millisecond) {
-					if sent, arrived = p.between(lasted); arrived[1] == sent || time.Now().After(end) {
+					if sent, arrived = p.between(window); arrived[1] == sent || time.Now().After(end) {
 						break // what an idle CPU would have brought before
 					}
 				}
