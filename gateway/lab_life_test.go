@@ -307,7 +307,7 @@ func TestLabLifeChanges(t *testing.T) {
 		name, config, policy, says string
 	}{
 		{"a rule more", keep, lifePolicy + "  - {name: more, from: {zone: lan}, to: {zone: wan}, service: udp/8, action: allow}\n", "is taken over"},
-		{"fewer flows", keep + "flows: {max: 10000}\n", lifePolicy, "tables of another size now"},
+		{"fewer flows", keep + "flows: {max: 100000}\n", lifePolicy, "tables of another size now"},
 		{"many flows", keep + "flows: {max: 1000000}\n", lifePolicy, "tables of another size now"},
 		{"rules in another order", keep + "flows: {max: 1000000}\n", strings.Replace(lifePolicy, "rules:\n", "rules:\n  - {name: first, from: any, to: any, service: tcp/9, action: deny}\n", 1), "is taken over"},
 		{"zones of other names", keep + "flows: {max: 1000000}\n", strings.NewReplacer("lan: {ports", "inside: {ports", "zone: lan", "zone: inside").Replace(lifePolicy), "is taken over"},

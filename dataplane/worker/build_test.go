@@ -64,7 +64,7 @@ func TestMTU(t *testing.T) {
 	}{{b.client, "c0"}, {b.gw, "lan"}, {b.gw, "wan"}, {b.server, "s0"}} {
 		check(t, end.node.SetMTU(end.device, 9000))
 	}
-	check(t, b.crew.SetPorts(ports))
+	b.serve(t, ports...)
 	if s := b.crew.Status(); s.Memory.FrameSize != 4096 {
 		t.Errorf("memory %+v", s.Memory)
 	}

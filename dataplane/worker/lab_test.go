@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -254,16 +255,36 @@ func (b *bench) stop(t *testing.T) {
 	b.crew = nil
 }
 
-// logged reports whether the log has a line with the text.
+// logged reports whether the log has a line with the text, or has it soon.
 func (b *bench) logged(text string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, line := range b.log {
-		if strings.Contains(line, text) {
-			return true
+	has := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return slices.ContainsFunc(b.log, func(line string) bool { return strings.Contains(line, text) })
+	}
+	for end := time.Now().Add(patience); !has(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
 		}
 	}
-	return false
+	return true
+}
+
+// serve gives the crew its ports, and waits until they are served. The kernel may hold a queue for the socket before it
+// for so long that it is tried again.
+func (b *bench) serve(t *testing.T, ports ...worker.Port) {
+	t.Helper()
+	if err := b.crew.SetPorts(ports); err != nil && !errors.Is(err, unix.EBUSY) {
+		t.Fatal(err)
+	}
+	until(t, func() error {
+		for _, p := range ports {
+			if b.size(p.ID, 0) == 0 {
+				return fmt.Errorf("port %s has no workers: %+v", p.Name, b.crew.Status().Attempts)
+			}
+		}
+		return nil
+	})
 }
 
 // size returns how many packets may be outstanding on a queue, as XDP sees it.

@@ -36,24 +36,21 @@ func TestPorts(t *testing.T) {
 		flows <- nil
 	}()
 	for range 3 {
-		check(t, b.crew.SetPorts([]worker.Port{lan, wan}))
+		b.serve(t, lan, wan)
 		if b.size(monID, 0) != 0 {
 			t.Error("XDP may send to a port that is no more")
 		}
-		check(t, b.crew.SetPorts([]worker.Port{lan, wan, dmz}))
-		if b.size(monID, 0) == 0 {
-			t.Error("XDP may not send to a port that is back")
-		}
+		b.serve(t, lan, wan, dmz)
 	}
 	// The device goes without a word, and is heard of later.
 	un := must(b.lab.Unplug("gw", "dmz"))(t)
 	time.Sleep(50 * time.Millisecond)
-	check(t, b.crew.SetPorts([]worker.Port{lan, wan}))
+	b.serve(t, lan, wan)
 	check(t, un.Replug())
 	dmz = b.attach(t, "dmz", monID, false)
-	check(t, b.crew.SetPorts([]worker.Port{lan, wan, dmz}))
+	b.serve(t, lan, wan, dmz)
 	// And without SetPorts at all, the crew tries again by itself.
-	check(t, b.crew.SetPorts([]worker.Port{lan, wan}))
+	b.serve(t, lan, wan)
 	holder := newSource(t, b.gw, "dmz", 0, false)
 	if err := b.crew.SetPorts([]worker.Port{lan, wan, dmz}); err == nil || !strings.Contains(err.Error(), "another socket holds the queue") {
 		t.Errorf("a port whose queue is held: %v", err)
@@ -125,9 +122,12 @@ func TestPortsWhileParked(t *testing.T) {
 	if err := b.crew.SetPorts([]worker.Port{lan, wan}); err == nil || !strings.Contains(err.Error(), "worker 1 does not answer") {
 		t.Errorf("a port is given to a worker that is held up: %v", err)
 	}
-	if b.size(wanID, 0) == 0 {
-		t.Error("the worker that answers does not serve the port")
-	}
+	until(t, func() error { // the kernel may hold the queue for the socket before for so long that it is tried again
+		if b.size(wanID, 0) == 0 {
+			return errors.New("the worker that answers does not serve the port")
+		}
+		return nil
+	})
 	if b.size(wanID, 1) != 0 {
 		t.Error("XDP may send to a worker that has not got the socket")
 	}
@@ -160,7 +160,7 @@ func TestBackAtOnce(t *testing.T) {
 	b.run(t, worker.Options{}, lan, wan)
 	b.crew.Hold([]worker.Port{lan})
 	b.crew.Hold([]worker.Port{lan, wan})
-	check(t, b.crew.SetPorts([]worker.Port{lan, wan}))
+	b.serve(t, lan, wan)
 	atServer := newSink(t, b.server, "s0")
 	st := &stream{h: to(wanID, 0)}
 	var sent atomic.Int64
@@ -222,7 +222,7 @@ func TestOutgrown(t *testing.T) {
 	lan, wan, dmz := b.attach(t, "lan", lanID, false), b.attach(t, "wan", wanID, false), b.attach(t, "dmz", monID, false)
 	b.run(t, worker.Options{}, lan)
 	frames := b.crew.Status().Memory.Frames
-	check(t, b.crew.SetPorts([]worker.Port{lan, wan, dmz}))
+	b.serve(t, lan, wan, dmz)
 	if now := b.crew.Status().Memory.Frames; now <= frames {
 		t.Errorf("%d frames, and %d before", now, frames)
 	}

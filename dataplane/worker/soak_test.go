@@ -215,8 +215,8 @@ func soakUnrest(t *testing.T, b *bench, r *rand.Rand, h *hook, workers int, port
 		check(t, b.gw.SetUp(port.Device, true))
 	case 2:
 		total.leaves++
-		check(t, b.crew.SetPorts(slices.DeleteFunc(slices.Clone(ports), func(p worker.Port) bool { return p == port })))
-		check(t, b.crew.SetPorts(ports))
+		b.serve(t, slices.DeleteFunc(slices.Clone(ports), func(p worker.Port) bool { return p == port })...)
+		b.serve(t, ports...)
 	}
 	time.Sleep(10 * time.Millisecond)
 	done.Store(true)
