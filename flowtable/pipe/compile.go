@@ -50,7 +50,7 @@ func (c *compiler) compile() error {
 	if !ok {
 		return fmt.Errorf("there is no root pipe %q", c.Pipeline.Root)
 	}
-	c.root = root
+	c.root, c.turns = root, make([]uint32, len(c.Pipes))
 	if err := c.sort(); err != nil {
 		return err
 	}
