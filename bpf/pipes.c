@@ -4,6 +4,9 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "pipes.h"
+#include "pipe_lpm.h"
+#include "pipe_meter.h"
+#include "pipe_table.h"
 
 /* Types and numbers that Go needs and no map holds. */
 #define EXPORT(kind, name) const kind name *export_##name __attribute__((unused))
@@ -13,6 +16,8 @@ EXPORT(struct, pipe_entry);
 EXPORT(enum, pipe_entry_flag);
 EXPORT(struct, pipe_bucket);
 EXPORT(struct, pipe_meter);
+EXPORT(struct, pipe_node4);
+EXPORT(struct, pipe_node6);
 EXPORT(enum, pipe_word);
 EXPORT(enum, pipe_has);
 EXPORT(enum, pipe_written);

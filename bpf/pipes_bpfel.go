@@ -64,7 +64,8 @@ type PipesPipeEntry struct {
 	Counter uint32
 	Mirror  uint16
 	Flags   uint16
-	Pad     [2]uint32
+	Age     uint32
+	Pad     uint32
 }
 
 type PipesPipeEntryFlag uint32
@@ -139,12 +140,14 @@ const (
 type PipesPipeLimit uint32
 
 const (
-	PipesPipeLimitPIPE_PIPES  PipesPipeLimit = 64
-	PipesPipeLimitPIPE_VALUES PipesPipeLimit = 8
-	PipesPipeLimitPIPE_KEY    PipesPipeLimit = 12
-	PipesPipeLimitPIPE_METERS PipesPipeLimit = 1024
-	PipesPipeLimitPIPE_GROUPS PipesPipeLimit = 64
-	PipesPipeLimitPIPE_BUCKET PipesPipeLimit = 8
+	PipesPipeLimitPIPE_PIPES   PipesPipeLimit = 64
+	PipesPipeLimitPIPE_VALUES  PipesPipeLimit = 8
+	PipesPipeLimitPIPE_KEY     PipesPipeLimit = 12
+	PipesPipeLimitPIPE_METERS  PipesPipeLimit = 1024
+	PipesPipeLimitPIPE_GROUPS  PipesPipeLimit = 64
+	PipesPipeLimitPIPE_BUCKET  PipesPipeLimit = 8
+	PipesPipeLimitPIPE_TRIES   PipesPipeLimit = 1024
+	PipesPipeLimitPIPE_ADDRESS PipesPipeLimit = 4
 )
 
 type PipesPipeMeter struct {
@@ -153,6 +156,7 @@ type PipesPipeMeter struct {
 	Flags uint32
 	Rate  [2]uint64
 	Size  [2]uint64
+	Fill  [2]uint64
 }
 
 type PipesPipeMeterFlag uint32
@@ -169,6 +173,33 @@ const (
 	PipesPipeMeterKindPIPE_METER_RFC2698 PipesPipeMeterKind = 2
 	PipesPipeMeterKindPIPE_METER_RFC4115 PipesPipeMeterKind = 3
 )
+
+type PipesPipeMeterState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad    uint32
+	Last   uint64
+	Tokens [2]uint64
+	Line   [4]uint64
+}
+
+type PipesPipeNode4 struct {
+	_     structs.HostLayout
+	Edge  [15]uint32
+	Pad   uint32
+	Value [16]uint32
+}
+
+type PipesPipeNode6 struct {
+	_     structs.HostLayout
+	Hi    [6]uint64
+	Lo    [6]uint64
+	Value [7]uint32
+	Pad   uint32
+}
 
 type PipesPipeWord uint32
 
@@ -243,7 +274,12 @@ const (
 	PipesMapGenerations         = "generations"
 	PipesMapPipeBuckets         = "pipe_buckets"
 	PipesMapPipeEntries         = "pipe_entries"
+	PipesMapPipeMeterStates     = "pipe_meter_states"
 	PipesMapPipeMeters          = "pipe_meters"
+	PipesMapPipeNodes4          = "pipe_nodes4"
+	PipesMapPipeNodes6          = "pipe_nodes6"
+	PipesMapPipeRoots           = "pipe_roots"
+	PipesMapPipeTries           = "pipe_tries"
 	PipesMapReasons             = "reasons"
 	PipesVarExportPipeBase      = "export_pipe_base"
 	PipesVarExportPipeBucket    = "export_pipe_bucket"
@@ -259,8 +295,12 @@ const (
 	PipesVarExportPipeMeter     = "export_pipe_meter"
 	PipesVarExportPipeMeterFlag = "export_pipe_meter_flag"
 	PipesVarExportPipeMeterKind = "export_pipe_meter_kind"
+	PipesVarExportPipeNode4     = "export_pipe_node4"
+	PipesVarExportPipeNode6     = "export_pipe_node6"
 	PipesVarExportPipeWord      = "export_pipe_word"
 	PipesVarExportPipeWritten   = "export_pipe_written"
+	PipesVarPipeSeed            = "pipe_seed"
+	PipesVarPipeSpreadSeed      = "pipe_spread_seed"
 )
 
 // LoadPipes returns the embedded CollectionSpec for Pipes.
@@ -311,11 +351,16 @@ type PipesProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipesMapSpecs struct {
-	Generations *ebpf.MapSpec `ebpf:"generations"`
-	PipeBuckets *ebpf.MapSpec `ebpf:"pipe_buckets"`
-	PipeEntries *ebpf.MapSpec `ebpf:"pipe_entries"`
-	PipeMeters  *ebpf.MapSpec `ebpf:"pipe_meters"`
-	Reasons     *ebpf.MapSpec `ebpf:"reasons"`
+	Generations     *ebpf.MapSpec `ebpf:"generations"`
+	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
+	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
+	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
+	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
+	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
+	PipeNodes6      *ebpf.MapSpec `ebpf:"pipe_nodes6"`
+	PipeRoots       *ebpf.MapSpec `ebpf:"pipe_roots"`
+	PipeTries       *ebpf.MapSpec `ebpf:"pipe_tries"`
+	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 }
 
 // PipesVariableSpecs contains global variables before they are loaded into the kernel.
@@ -336,8 +381,12 @@ type PipesVariableSpecs struct {
 	ExportPipeMeter     *ebpf.VariableSpec `ebpf:"export_pipe_meter"`
 	ExportPipeMeterFlag *ebpf.VariableSpec `ebpf:"export_pipe_meter_flag"`
 	ExportPipeMeterKind *ebpf.VariableSpec `ebpf:"export_pipe_meter_kind"`
+	ExportPipeNode4     *ebpf.VariableSpec `ebpf:"export_pipe_node4"`
+	ExportPipeNode6     *ebpf.VariableSpec `ebpf:"export_pipe_node6"`
 	ExportPipeWord      *ebpf.VariableSpec `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.VariableSpec `ebpf:"export_pipe_written"`
+	PipeSeed            *ebpf.VariableSpec `ebpf:"pipe_seed"`
+	PipeSpreadSeed      *ebpf.VariableSpec `ebpf:"pipe_spread_seed"`
 }
 
 // PipesObjects contains all objects after they have been loaded into the kernel.
@@ -360,11 +409,16 @@ func (o *PipesObjects) Close() error {
 //
 // It can be passed to LoadPipesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipesMaps struct {
-	Generations *ebpf.Map `ebpf:"generations"`
-	PipeBuckets *ebpf.Map `ebpf:"pipe_buckets"`
-	PipeEntries *ebpf.Map `ebpf:"pipe_entries"`
-	PipeMeters  *ebpf.Map `ebpf:"pipe_meters"`
-	Reasons     *ebpf.Map `ebpf:"reasons"`
+	Generations     *ebpf.Map `ebpf:"generations"`
+	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
+	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
+	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
+	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
+	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
+	PipeNodes6      *ebpf.Map `ebpf:"pipe_nodes6"`
+	PipeRoots       *ebpf.Map `ebpf:"pipe_roots"`
+	PipeTries       *ebpf.Map `ebpf:"pipe_tries"`
+	Reasons         *ebpf.Map `ebpf:"reasons"`
 }
 
 func (m *PipesMaps) Close() error {
@@ -372,7 +426,12 @@ func (m *PipesMaps) Close() error {
 		m.Generations,
 		m.PipeBuckets,
 		m.PipeEntries,
+		m.PipeMeterStates,
 		m.PipeMeters,
+		m.PipeNodes4,
+		m.PipeNodes6,
+		m.PipeRoots,
+		m.PipeTries,
 		m.Reasons,
 	)
 }
@@ -395,8 +454,12 @@ type PipesVariables struct {
 	ExportPipeMeter     *ebpf.Variable `ebpf:"export_pipe_meter"`
 	ExportPipeMeterFlag *ebpf.Variable `ebpf:"export_pipe_meter_flag"`
 	ExportPipeMeterKind *ebpf.Variable `ebpf:"export_pipe_meter_kind"`
+	ExportPipeNode4     *ebpf.Variable `ebpf:"export_pipe_node4"`
+	ExportPipeNode6     *ebpf.Variable `ebpf:"export_pipe_node6"`
 	ExportPipeWord      *ebpf.Variable `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.Variable `ebpf:"export_pipe_written"`
+	PipeSeed            *ebpf.Variable `ebpf:"pipe_seed"`
+	PipeSpreadSeed      *ebpf.Variable `ebpf:"pipe_spread_seed"`
 }
 
 // PipesPrograms contains all programs after they have been loaded into the kernel.

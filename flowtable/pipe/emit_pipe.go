@@ -236,13 +236,13 @@ func (t *text) monitor(pl *Planned, k *known) {
 	switch meter, number := from(pl.meter, uint32(r.Meter)); meter {
 	case always:
 		t.Add(asm.Mov.Reg(asm.R1, regFields), asm.Mov.Imm32(asm.R2, int32(number-1)))
-		t.Call("pipe_meter")
+		t.Call("pipe_measure")
 	case fromEntry:
 		not := t.Label()
 		t.Add(asm.LoadMem(asm.R2, regRecord, recordMeter, asm.Half))
 		t.JumpImm(asm.JEq, asm.R2, 0, not)
 		t.Add(asm.Mov.Reg(asm.R1, regFields), asm.Add.Imm32(asm.R2, -1))
-		t.Call("pipe_meter")
+		t.Call("pipe_measure")
 		t.Place(not)
 	}
 }

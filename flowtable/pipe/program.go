@@ -90,8 +90,5 @@ type Memory struct {
 	Meters  []bpf.PipesPipeMeter
 }
 
-// Table and LPMTable stand here until their files come.
-type (
-	Table    struct{}
-	LPMTable struct{}
-)
+// LPMTable stands here until its file comes.
+type LPMTable struct{}
