@@ -193,7 +193,8 @@ func (t *text) classify(pl *Planned, miss flowtable.TextLabel) error {
 		word   int
 		hi, lo int16
 	}{{wordIPSrc, aclSrcHi, aclSrcLo}, {wordIPDst, aclDstHi, aclDstLo}} {
-		set(end.hi, asm.DWord, 0)
+		t.Add(asm.Mov.Imm(asm.R1, 0))
+		put(end.hi, asm.DWord, asm.R1)
 		t.load(asm.R1, end.word)
 		put(end.lo, asm.DWord, asm.R1)
 	}

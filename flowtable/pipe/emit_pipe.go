@@ -93,6 +93,9 @@ func (t *text) find(pl *Planned, hit, miss flowtable.TextLabel) error {
 		t.JumpImm(asm.JEq, asm.R0, 0, miss)
 		t.Add(asm.Mov.Reg32(regPlace, asm.R0))
 		return nil
+	case InBuckets:
+		t.lookUp(pl, miss)
+		return nil
 	case InACL:
 		return t.classify(pl, miss)
 	case InSlots:

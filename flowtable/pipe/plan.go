@@ -52,7 +52,12 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	pl.Places = make([]uint32, len(records))
 	pl.First = uint32(len(c.Memory.Entries))
 	switch p.Kind {
-	case Basic, Control, OrderedList, LPM:
+	case Basic:
+		if c.inCode(pl) {
+			return c.search(pl, records)
+		}
+		return c.exact(pl, records)
+	case Control, OrderedList, LPM:
 		return c.search(pl, records)
 	case ACL:
 		return c.classifier(pl, records)
@@ -196,6 +201,12 @@ func (c *compiler) share(pl *Planned, records []bpf.PipesPipeEntry) error {
 		}
 	}
 	return nil
+}
+
+// inCode tells whether a basic pipe is to become instructions: they change only with the whole program, and a search grows
+// with the entries, while a look-up in a table takes the same for all.
+func (c *compiler) inCode(pl *Planned) bool {
+	return pl.Pipe.Fixed && len(pl.Pipe.Entries) <= c.options.Limits.code()
 }
 
 // search makes a pipe a search tree.

@@ -59,7 +59,7 @@ type Planned struct {
 	need     uint32 // enum pipe_has: without these a packet is a miss
 	keys     []term // of exact matches and of hashes
 	tree     *tree  // InCode
-	ring     uint32 // of a consistent hash: the bucket where its slots begin
+	bucket   uint32 // InBuckets, and a consistent hash: the first one
 	actions  []action
 	forward  uint32 // of all entries; 0: each says
 	miss     uint32

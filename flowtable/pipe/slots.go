@@ -40,10 +40,10 @@ func (c *compiler) slots(pl *Planned, records []bpf.PipesPipeEntry) error {
 			pl.Places[i] = c.place()
 			c.Memory.Entries[pl.Places[i]] = records[i]
 		}
-		pl.ring = uint32(len(c.Memory.Buckets))
+		pl.bucket = uint32(len(c.Memory.Buckets))
 		c.Memory.Buckets = append(c.Memory.Buckets, make([]bpf.PipesPipeBucket, (p.Size+bucketSlots-1)/bucketSlots)...)
 		for slot, i := range consistent(p) {
-			c.Memory.Buckets[int(pl.ring)+slot/bucketSlots].Slot[slot%bucketSlots] = uint64(pl.Places[i])
+			c.Memory.Buckets[int(pl.bucket)+slot/bucketSlots].Slot[slot%bucketSlots] = uint64(pl.Places[i])
 		}
 		return nil
 	}
@@ -56,8 +56,6 @@ func (c *compiler) slots(pl *Planned, records []bpf.PipesPipeEntry) error {
 	}
 	return nil
 }
-
-const bucketSlots = int(bpf.PipesPipeLimitPIPE_BUCKET)
 
 // one gives a pipe that has no entries a record for all packets that it finds.
 func (c *compiler) one(pl *Planned, forward *Forward, to uint32) error {
@@ -125,7 +123,7 @@ func (p *Program) Slots(number int) []int {
 	pl := p.Pipes[number]
 	slots := make([]int, pl.Pipe.Size)
 	for i := range slots {
-		place := p.Memory.Buckets[int(pl.ring)+i/bucketSlots].Slot[i%bucketSlots]
+		place := p.Memory.Buckets[int(pl.bucket)+i/bucketSlots].Slot[i%bucketSlots]
 		slots[i] = int(p.Memory.Entries[place].Number)
 	}
 	return slots
@@ -138,11 +136,7 @@ func (p *Program) slot(pl *Planned, f *bpf.PipesPipeFields) uint32 {
 	case Flood:
 		return pl.First
 	case ByHash, Consistent:
-		key := make([]uint32, len(pl.keys))
-		for i, k := range pl.keys {
-			key[i] = k.of(f)
-		}
-		n = HashWords(key)
+		n = SpreadWords(p.options.SpreadSeed, pl.keyOf(f))
 	case Random:
 		n = f.Word[wordRandom]
 	case Identity:
@@ -153,7 +147,7 @@ func (p *Program) slot(pl *Planned, f *bpf.PipesPipeFields) uint32 {
 	}
 	n &= uint32(pl.Pipe.Size - 1)
 	if pl.Pipe.Algorithm == Consistent {
-		return uint32(p.Memory.Buckets[pl.ring+n/uint32(bucketSlots)].Slot[n%uint32(bucketSlots)])
+		return uint32(p.Memory.Buckets[pl.bucket+n/uint32(bucketSlots)].Slot[n%uint32(bucketSlots)])
 	}
 	return pl.First + n
 }
@@ -174,7 +168,7 @@ func (t *text) slot(pl *Planned) error {
 		t.Add(asm.Mov.Reg32(regPlace, asm.R1))
 	case RoundRobin:
 		t.Add(asm.StoreImm(asm.RFP, stackKey, int64(pl.Number), asm.Word))
-		t.LookUp(mapTurns, t.broken)
+		t.LookUp(bpf.PipesMapPipeTurns, t.broken)
 		t.Add(
 			asm.LoadMem(regPlace, asm.R0, 0, asm.Word), asm.Mov.Reg32(asm.R1, regPlace), asm.Add.Imm32(asm.R1, 1),
 			asm.StoreMem(asm.R0, 0, asm.R1, asm.Word),
@@ -188,7 +182,7 @@ func (t *text) slot(pl *Planned) error {
 		return nil
 	}
 	t.Add(
-		asm.Mov.Reg32(asm.R1, regPlace), asm.RSh.Imm32(asm.R1, 3), asm.Add.Imm32(asm.R1, int32(pl.ring)),
+		asm.Mov.Reg32(asm.R1, regPlace), asm.RSh.Imm32(asm.R1, 3), asm.Add.Imm32(asm.R1, int32(pl.bucket)),
 		asm.StoreMem(asm.RFP, stackKey, asm.R1, asm.Word),
 	)
 	t.LookUp(bpf.PipesMapPipeBuckets, t.broken)
@@ -198,9 +192,6 @@ func (t *text) slot(pl *Planned) error {
 	)
 	return nil
 }
-
-// mapTurns is the map of what hash pipes that take turns count, for each CPU.
-const mapTurns = "pipe_turns"
 
 // key writes the words that are hashed or compared.
 func (t *text) key(pl *Planned) {
