@@ -81,6 +81,7 @@ const (
 	PipeBenchMapPipeTallies     = "pipe_tallies"
 	PipeBenchMapPipeTraces      = "pipe_traces"
 	PipeBenchMapPipeTries       = "pipe_tries"
+	PipeBenchMapPipeTurns       = "pipe_turns"
 	PipeBenchMapPipeWalks       = "pipe_walks"
 	PipeBenchMapPortMss         = "port_mss"
 	PipeBenchMapPorts           = "ports"
@@ -241,6 +242,7 @@ type PipeBenchMapSpecs struct {
 	PipeTallies     *ebpf.MapSpec `ebpf:"pipe_tallies"`
 	PipeTraces      *ebpf.MapSpec `ebpf:"pipe_traces"`
 	PipeTries       *ebpf.MapSpec `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.MapSpec `ebpf:"pipe_turns"`
 	PipeWalks       *ebpf.MapSpec `ebpf:"pipe_walks"`
 	PortMss         *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports           *ebpf.MapSpec `ebpf:"ports"`
@@ -361,6 +363,7 @@ type PipeBenchMaps struct {
 	PipeTallies     *ebpf.Map `ebpf:"pipe_tallies"`
 	PipeTraces      *ebpf.Map `ebpf:"pipe_traces"`
 	PipeTries       *ebpf.Map `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.Map `ebpf:"pipe_turns"`
 	PipeWalks       *ebpf.Map `ebpf:"pipe_walks"`
 	PortMss         *ebpf.Map `ebpf:"port_mss"`
 	Ports           *ebpf.Map `ebpf:"ports"`
@@ -430,6 +433,7 @@ func (m *PipeBenchMaps) Close() error {
 		m.PipeTallies,
 		m.PipeTraces,
 		m.PipeTries,
+		m.PipeTurns,
 		m.PipeWalks,
 		m.PortMss,
 		m.Ports,

@@ -87,4 +87,12 @@ struct {
 	__type(value, struct pipe_trace);
 } pipe_walks SEC(".maps");
 
+/* What hash pipes that take turns have counted, by number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PIPE_PIPES);
+	__type(key, __u32);
+	__type(value, __u32);
+} pipe_turns SEC(".maps");
+
 #endif

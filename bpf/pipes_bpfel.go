@@ -986,6 +986,7 @@ const (
 	PipesMapPipeScratches       = "pipe_scratches"
 	PipesMapPipeTraces          = "pipe_traces"
 	PipesMapPipeTries           = "pipe_tries"
+	PipesMapPipeTurns           = "pipe_turns"
 	PipesMapPipeWalks           = "pipe_walks"
 	PipesMapPortMss             = "port_mss"
 	PipesMapPorts               = "ports"
@@ -1147,6 +1148,7 @@ type PipesMapSpecs struct {
 	PipeScratches   *ebpf.MapSpec `ebpf:"pipe_scratches"`
 	PipeTraces      *ebpf.MapSpec `ebpf:"pipe_traces"`
 	PipeTries       *ebpf.MapSpec `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.MapSpec `ebpf:"pipe_turns"`
 	PipeWalks       *ebpf.MapSpec `ebpf:"pipe_walks"`
 	PortMss         *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports           *ebpf.MapSpec `ebpf:"ports"`
@@ -1284,6 +1286,7 @@ type PipesMaps struct {
 	PipeScratches   *ebpf.Map `ebpf:"pipe_scratches"`
 	PipeTraces      *ebpf.Map `ebpf:"pipe_traces"`
 	PipeTries       *ebpf.Map `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.Map `ebpf:"pipe_turns"`
 	PipeWalks       *ebpf.Map `ebpf:"pipe_walks"`
 	PortMss         *ebpf.Map `ebpf:"port_mss"`
 	Ports           *ebpf.Map `ebpf:"ports"`
@@ -1349,6 +1352,7 @@ func (m *PipesMaps) Close() error {
 		m.PipeScratches,
 		m.PipeTraces,
 		m.PipeTries,
+		m.PipeTurns,
 		m.PipeWalks,
 		m.PortMss,
 		m.Ports,

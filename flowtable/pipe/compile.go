@@ -13,6 +13,8 @@ import (
 type Options struct {
 	// Trace has the program tell of each pipe that a packet comes to: it calls pipe_step.
 	Trace bool
+	// Seed is the constant pipe_seed of the program, and SpreadSeed its pipe_spread_seed.
+	Seed, SpreadSeed uint64
 	// Limits, if not zero, are tighter than those of kernels: for tests.
 	Limits Limits
 }
@@ -39,6 +41,7 @@ func Compile(p *Pipeline, o Options) (*Program, error) {
 type compiler struct {
 	*Program
 	number map[string]int // of pipes
+	later  []func() error // what fills memory once all of it is laid out
 }
 
 func (c *compiler) compile() error {
@@ -50,7 +53,7 @@ func (c *compiler) compile() error {
 	if !ok {
 		return fmt.Errorf("there is no root pipe %q", c.Pipeline.Root)
 	}
-	c.root = root
+	c.root, c.turns = root, make([]uint32, len(c.Pipes))
 	if err := c.sort(); err != nil {
 		return err
 	}
@@ -68,6 +71,11 @@ func (c *compiler) compile() error {
 	for _, n := range c.Order {
 		if err := c.plan(c.Pipes[n]); err != nil {
 			return fmt.Errorf("pipe %s: %w", c.Pipes[n].Pipe.Name, err)
+		}
+	}
+	for _, fill := range c.later {
+		if err := fill(); err != nil {
+			return err
 		}
 	}
 	if err := c.copies(); err != nil {

@@ -98,6 +98,8 @@ func function(name string, numbers ...string) *btf.Func {
 	return &btf.Func{Name: name, Linkage: btf.GlobalFunc, Type: &btf.FuncProto{Return: typeU32, Params: params}}
 }
 
+type label = flowtable.TextLabel
+
 // text is a generated function that is being written.
 type text struct {
 	*flowtable.Text

@@ -45,6 +45,15 @@ func (t *text) pipe(s *stretch, pl *Planned) error {
 				return err
 			}
 		}
+	} else if pl.single() {
+		if pl.Form == InFlows {
+			t.Add(asm.Mov.Reg(asm.R1, regFields))
+			t.Call("pipe_ct")
+			t.JumpImm(asm.JEq, asm.R0, 0, miss)
+		}
+		if err := t.hit(s, pl, &known{pl.First, &t.e.Memory.Entries[pl.First]}); err != nil {
+			return err
+		}
 	} else {
 		if err := t.find(pl, hit, miss); err != nil {
 			return err
@@ -84,6 +93,13 @@ func (t *text) find(pl *Planned, hit, miss flowtable.TextLabel) error {
 		t.JumpImm(asm.JEq, asm.R0, 0, miss)
 		t.Add(asm.Mov.Reg32(regPlace, asm.R0))
 		return nil
+	case InBuckets:
+		t.lookUp(pl, miss)
+		return nil
+	case InACL:
+		return t.classify(pl, miss)
+	case InSlots:
+		return t.slot(pl)
 	}
 	return fmt.Errorf("form %s is not there yet", pl.Form)
 }

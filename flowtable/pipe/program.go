@@ -59,6 +59,7 @@ type Planned struct {
 	need     uint32 // enum pipe_has: without these a packet is a miss
 	keys     []term // of exact matches and of hashes
 	tree     *tree  // InCode
+	bucket   uint32 // InBuckets, and a consistent hash: the first one
 	actions  []action
 	forward  uint32 // of all entries; 0: each says
 	miss     uint32

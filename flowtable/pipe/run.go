@@ -99,6 +99,21 @@ func (p *Program) find(pl *Planned, f *bpf.PipesPipeFields) (place uint32, found
 		if n := pl.tree.find(f); n >= 0 {
 			return pl.Places[n], true
 		}
+	case InBuckets:
+		if f.Word[wordHas]&pl.need == pl.need {
+			place = pl.Table.Lookup(pl.keyOf(f))
+		}
+		return place, place != 0
+	case InACL:
+		if k, ok := aclKey(f); ok {
+			place = pl.ACL.Classify(&k, nil)
+		}
+		return place, place != 0
+	case InSlots:
+		return p.slot(pl, f), true
+	case InFlows:
+		f.Word[wordCT] = 0
+		return pl.First, p.CT != nil && p.CT(f)
 	}
 	return 0, false
 }
