@@ -15,11 +15,13 @@ func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.M
 	var set4 []bpf.XDPSet4Node
 	var set6 []bpf.XDPSet6Node
 	var forest flowtable.Forest
+	banks := make([]bpf.XDPForestBank, bpf.XDPForestLimitFOREST_BANKS)
 	for _, p := range pipes {
 		if p.acl != nil {
 			of4, of6 := p.acl.Sets()
 			set4, set6 = append(set4, of4...), append(set6, of6...)
 			forest.Append(p.acl.Forest())
+			p.acl.PutRoots(&banks[0])
 		}
 	}
 	made := map[string]*ebpf.Map{}
@@ -31,6 +33,7 @@ func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.M
 		bpf.XDPMapForestRules6:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules6) },
 		bpf.XDPMapForestEntries: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Entries) },
 		bpf.XDPMapForestChecks:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Checks) },
+		bpf.XDPMapForestRoots:   func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, banks) },
 	} {
 		m, err := fill(maps[name])
 		if err != nil {
