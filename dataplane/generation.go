@@ -181,7 +181,7 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
 	}
-	p.settle()
+	p.reclaim()
 	if prev.revisedBy(g) {
 		g.ACL.Free(g.Change) // in its own tables nobody has ever read there
 	}

@@ -24,7 +24,7 @@ func (p *Plane) revise(g *Generation) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	p.settle() // or a packet might be where this writes
+	p.reclaim() // or a packet might be where this writes
 	next := &loaded{programs: prev.programs, tables: prev.tables, epoch: g.Epoch, generation: g, tapped: prev.tapped, inPlace: true}
 	next.edition.store(g.Epoch, next.pipes.change(g, next.edition.bank()))
 	p.running.Store(next)
@@ -64,8 +64,8 @@ func (p *Plane) retire(g *Generation) {
 	}()
 }
 
-// settle gives back what the change before has left, once no packet can be in it. p.publishing is held.
-func (p *Plane) settle() {
+// reclaim gives back what the change before has left, once no packet can be in it. p.publishing is held.
+func (p *Plane) reclaim() {
 	if r := p.retired; r != nil {
 		<-r.over
 		r.acl.Free(r.change)
