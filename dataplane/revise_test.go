@@ -417,6 +417,7 @@ func TestReviseUnderLoad(t *testing.T) {
 		wg.Wait()
 	}
 
+	load(3, func() {}) // or a capture would never begin in changed memory
 	c, err := p.Capture(CaptureOptions{Points: Points{In: true}})
 	if err != nil {
 		t.Fatal(err)
