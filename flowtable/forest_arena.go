@@ -28,6 +28,7 @@ type forestArena struct {
 	busy    [forestArrays]forestBits
 	notes   []forestNote // of each place of Entries
 	known   map[forestSetKey]*forestSet
+	placed  map[forestPlaced]*forestSet // those and others, by where they stand
 	seed    maphash.Seed
 	count   []int32 // scratch of the choice of windows
 }
@@ -59,6 +60,12 @@ const forestAuditTree = uint8(31)
 // forestSetKey names a set by what it holds.
 type forestSetKey [2]uint64
 
+// forestPlaced names a set by its array and first node.
+type forestPlaced struct {
+	array int
+	first uint32
+}
+
 // forestSet is a large set in memory.
 type forestSet struct {
 	key          forestSetKey
@@ -79,10 +86,11 @@ func (f *aclForest) room(at, items int) {
 // settle gives a forest that was compiled room for changes.
 func (f *aclForest) settle(a *ACL) {
 	f.newest = f
+	f.busy[forestInEntries].setTo(0, 0, len(f.memory.Entries))
 	for i := range f.family {
 		for _, place := range f.family[i].places {
 			if place != forestNowhere {
-				f.busy[forestInEntries].setTo(place, 1, len(f.memory.Entries))
+				f.busy[forestInEntries].set(place, 1)
 			}
 		}
 	}
@@ -90,14 +98,13 @@ func (f *aclForest) settle(a *ACL) {
 	f.memory.Rules4 = forestSpared(&f.busy[forestInRules4], f.memory.Rules4, len(f.memory.Rules4)/2+256)
 	f.memory.Rules6 = forestSpared(&f.busy[forestInRules6], f.memory.Rules6, len(f.memory.Rules6)/2+256)
 	f.memory.Checks = forestSpared(&f.busy[forestInChecks], f.memory.Checks, len(f.memory.Checks)/2+256)
-	f.busy[forestInEntries].size = len(f.memory.Entries)
 	a.set4 = forestSpared(&f.busy[forestInSet4], a.set4, len(a.set4)/4+256)
 	a.set6 = forestSpared(&f.busy[forestInSet6], a.set6, len(a.set6)/4+256)
 	f.set4, f.set6, f.base4, f.base6 = a.set4, a.set6, a.base4, a.base6
 
 	f.seed = maphash.MakeSeed()
 	f.known = make(map[forestSetKey]*forestSet, len(a.sets))
-	bySet := make(map[[2]uint32]*forestSet, len(a.sets))
+	f.placed = make(map[forestPlaced]*forestSet, len(a.sets))
 	for i := range a.sets {
 		s := &a.sets[i]
 		set := &forestSet{key: f.setKey(s.ranges, int(s.dim), s.family), array: forestInSet4, first: s.first - f.base4, nodes: s.nodes}
@@ -105,7 +112,7 @@ func (f *aclForest) settle(a *ACL) {
 			set.array, set.first = forestInSet6, s.first-f.base6
 		}
 		f.known[set.key] = set
-		bySet[[2]uint32{uint32(set.array), set.first}] = set
+		f.placed[forestPlaced{set.array, set.first}] = set
 	}
 	a.sets = nil
 	for i := range f.family {
@@ -113,7 +120,7 @@ func (f *aclForest) settle(a *ACL) {
 			if place != forestNowhere {
 				for _, c := range f.checksOf(place) {
 					array, first := f.setOf(&c, i)
-					bySet[[2]uint32{uint32(array), first}].users++
+					f.placed[forestPlaced{array, first}].users++
 				}
 			}
 		}

@@ -1,6 +1,9 @@
 package flowtable
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // forestBits are places of an array, a bit each.
 type forestBits struct {
@@ -58,6 +61,19 @@ func (b *forestBits) next(at int, marked bool) int {
 		at = at&^63 + 64
 	}
 	return b.size
+}
+
+// all returns the places that are marked.
+func (b *forestBits) all() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for i, word := range b.words {
+			for ; word != 0; word &= word - 1 {
+				if !yield(uint32(64*i + bits.TrailingZeros64(word))) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // take marks a run of n places and returns the first.
