@@ -194,25 +194,29 @@ func edits(reduced, full int) int {
 // A pipe of many entries changes in place, one entry at a time: behind each change the program, the walk in Go and a scan
 // of the list say the same of packets that the entries around are about.
 func TestReviseEquals(t *testing.T) {
-	r := openNATRig(t, Options{Rules: 1 << 14})
+	r := openRig(t, Options{Rules: 1 << 14})
 	e := newEditedPipe(t, 7)
-	epoch, sport, inPlace := uint32(natEpoch), uint16(1024), 0
-	publish := func() {
+	epoch, sport, inPlace := uint32(0), uint16(1024), 0
+	publish := func(others bool) {
 		t.Helper()
 		epoch++
-		if err := r.p.Publish(e.generation(epoch)); err != nil {
+		g := e.generation(epoch)
+		if others { // than before: what has changed in memory so far goes into tables of its own
+			g.MACs = map[[6]byte]uint16{{2, 0, 0, 0, 0, 9}: 1}
+		}
+		if err := r.p.Publish(g); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := r.p.Epoch(); got != epoch {
 			t.Fatalf("epoch %d is in force, not %d", got, epoch)
 		}
 	}
-	publish()
+	publish(false)
 	rounds := edits(40, 2000)
 	for n := range rounds {
 		before, tag := r.p.running.Load().xdp, e.change
 		e.edit(t)
-		publish()
+		publish(n >= rounds/2)
 		if same := r.p.running.Load().xdp == before; same != r.p.InPlace() || same && e.change == nil {
 			t.Fatalf("edit %d: the same program %v, in place %v, change %p after %p", n, same, r.p.InPlace(), e.change, tag)
 		}
@@ -242,57 +246,53 @@ func TestReviseEquals(t *testing.T) {
 	}
 }
 
-// What differs beside the rules takes another program, and a change that was made for another pipe than the one in
-// force does.
+// What differs beside the rules takes another program, and so does a change that was made for another pipe than the
+// one in force.
 func TestReviseNeedsAProgram(t *testing.T) {
-	r := openNATRig(t, Options{Rules: 1 << 14})
+	p := openPlane(t, Options{Simulate: true, Rules: 1 << 14})
 	e := newEditedPipe(t, 8)
-	epoch := uint32(natEpoch)
+	epoch := uint32(0)
 	publish := func(what string, inPlace bool, with func(g *Generation)) {
 		t.Helper()
 		epoch++
 		g := e.generation(epoch)
 		with(&g)
-		if err := r.p.Publish(g); err != nil {
+		if err := p.Publish(g); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if r.p.InPlace() != inPlace {
-			t.Errorf("%s: in place %v", what, r.p.InPlace())
-		}
-		m := e.packet(e.IntN(len(e.entries)), uint16(2000+epoch))
-		want := scan(e.entries, m, 2, 3)
-		if got := r.send("lan", m, toWAN); got.Rule != want&0xffffff || got.Action != want>>24 {
-			t.Errorf("%s: XDP gives %+v rule %d, action %d; a scan %#x", what, m, got.Rule, got.Action, want)
+		if got, _ := p.Epoch(); p.InPlace() != inPlace || got != epoch {
+			t.Errorf("%s: in place %v, epoch %d of %d", what, p.InPlace(), got, epoch)
 		}
 	}
-	allow := func(at int) { // an edit that a change can always say
+	turn := func(at int) { // an edit that a change can always say
 		entries := slices.Clone(e.entries)
 		entries[at].Verdict ^= flowtable.Verdict(0, uint32(bpf.XDPActionACTION_ALLOW)^uint32(bpf.XDPActionACTION_DENY), 0)
 		e.become(t, entries)
 	}
 	plain := func(*Generation) {}
 	publish("the first", false, plain)
-	allow(1)
+	turn(1)
 	publish("one rule", true, plain)
 	publish("the same again", false, plain) // its change is of what was before
 	for i, tt := range []struct {
-		what string
-		with func(g *Generation)
+		what  string
+		stays bool // the programs have it from then on
+		with  func(g *Generation)
 	}{
-		{"with a MAC", func(g *Generation) { g.MACs = map[[6]byte]uint16{{2, 0, 0, 0, 0, 9}: 1} }},
-		{"with workers", func(g *Generation) { g.Workers = true }},
-		{"with a rule that wants a worker", func(g *Generation) { g.Works = map[uint32]RuleWork{3: {Stages: bpf.StageForward}} }},
-		{"with stages for all", func(g *Generation) { g.ForceStages = bpf.StageForward }},
-		{"that clamps", func(g *Generation) { g.ClampMSS = true }},
-		{"that translates", func(g *Generation) {
+		{"with a MAC", false, func(g *Generation) { g.MACs = map[[6]byte]uint16{{2, 0, 0, 0, 0, 9}: 1} }},
+		{"that clamps", false, func(g *Generation) { g.ClampMSS = true }},
+		{"with workers", true, func(g *Generation) { g.Workers = true }},
+		{"with a rule that wants a worker", false, func(g *Generation) { g.Works = map[uint32]RuleWork{3: {Stages: bpf.StageForward}} }},
+		{"with stages for all", false, func(g *Generation) { g.ForceStages = bpf.StageForward }},
+		{"that translates", false, func(g *Generation) {
 			g.NAT, g.NATNames = &flowtable.NAT{Rules: []bpf.XDPNatRule{{}}}, []string{""}
 		}},
 	} {
-		allow(2 * i)
+		turn(2 * i)
 		publish(tt.what, false, tt.with)
-		allow(2*i + 1)
-		publish("without again, behind one "+tt.what, false, plain)
-		allow(2*i + 1)
+		turn(2*i + 1)
+		publish("behind one "+tt.what, tt.stays, plain)
+		turn(2*i + 1)
 		publish("and then one rule", true, plain)
 	}
 	few, err := flowtable.CompileACL(e.entries[:10])
@@ -301,6 +301,11 @@ func TestReviseNeedsAProgram(t *testing.T) {
 	}
 	e.acl, e.entries, e.revised, e.change = few, e.entries[:10], nil, nil
 	publish("with few rules", false, plain)
+	e.rules = 1 << 20
+	turn(1)
+	if err := p.Publish(e.generation(epoch + 1)); err == nil {
+		t.Error("a rule without a counter is in force")
+	}
 }
 
 // Packets come while the rules change, and each is under one of the policies as a whole. One rule moves about, has
