@@ -64,7 +64,7 @@ func Policy(ctx context.Context, o PolicyOptions) (report *Report, err error) {
 		return nil, err
 	}
 	r := &policyRig{o: o}
-	if r.rig, err = newRigOf(labPrefix+"-policy", dataplane.Options{FlowsMax: 1 << 16, Rules: 100_000}, constant, acl); err != nil {
+	if r.rig, err = newRigOf(labPrefix+"-policy", dataplane.Options{FlowsMax: 1 << 16, Rules: 100_000 + 1000}, constant, acl); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -162,6 +162,7 @@ type policyRig struct {
 	peer     *policyPeer   // nil: there is none
 	constant *ebpf.Program // denies everything without a look at it
 	epoch    uint32
+	rules    *rules // in force
 }
 
 // errSetLeftOut is about a set that is not measured: the others are.

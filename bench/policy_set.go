@@ -89,13 +89,14 @@ func (p *policyRig) set(ctx context.Context, kind string, size int, text []byte)
 func (r *policyRun) compileAll(ctx context.Context, policy string, times int) (compiled *firewall.Compiled, err error) {
 	for range times {
 		begin := time.Now()
-		var acl *flowtable.ACL
-		if compiled, acl, err = compile(policy); err == nil {
-			err = r.publish(compiled, acl)
+		next, err := compileAfter(policy, nil)
+		if err == nil {
+			err = r.publish(next)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: softdpu cannot load it: %w", errSetLeftOut, err)
 		}
+		compiled = next.compiled
 		r.compile = append(r.compile, time.Since(begin).Seconds())
 		err = r.beside(ctx, func(p *policyPeer) error {
 			seconds, err := p.load(ctx)
@@ -198,9 +199,15 @@ func ownEntries(compiled *firewall.Compiled) []flowtable.ACLEntry {
 	return slices.DeleteFunc(slices.Clone(compiled.Entries), func(e flowtable.ACLEntry) bool { return e.Verdict&rule < firewall.RuleFirst })
 }
 
-func (r *policyRig) publish(compiled *firewall.Compiled, acl *flowtable.ACL) error {
+func (r *policyRig) publish(next *rules) error {
 	return r.gw.Do(func() error {
 		r.epoch++
-		return r.plane.Publish(dataplane.Generation{Epoch: 1 + r.epoch, ACL: acl, Rules: len(compiled.Rules) - 1})
+		err := r.plane.Publish(dataplane.Generation{
+			Epoch: 1 + r.epoch, ACL: next.acl, Revised: next.revised, Change: next.change, Rules: len(next.compiled.Rules) - 1,
+		})
+		if err == nil {
+			r.rules = next
+		}
+		return err
 	})
 }

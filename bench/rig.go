@@ -182,16 +182,43 @@ func (r *rig) close() error {
 }
 
 func compile(policy string) (*firewall.Compiled, *flowtable.ACL, error) {
+	r, err := compileAfter(policy, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.compiled, r.acl, nil
+}
+
+// rules are a policy that is compiled, perhaps as a change of the one before.
+type rules struct {
+	compiled *firewall.Compiled
+	acl      *flowtable.ACL
+	revised  *flowtable.ACL // of which acl is a change, nil: it was compiled anew
+	change   *flowtable.ForestChange
+}
+
+// compileAfter compiles a policy as a gateway does where it follows another, which may be nil.
+func compileAfter(policy string, before *rules) (*rules, error) {
 	parsed, err := firewall.Parse([]firewall.Source{{Name: "bench.yaml", Text: []byte(policy)}}, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	compiled, err := firewall.Compile(parsed, firewall.CompileOptions{Now: time.Now(), Ports: []string{"lan", "wan"}})
-	if err != nil {
-		return nil, nil, err
+	options := firewall.CompileOptions{Now: time.Now(), Ports: []string{"lan", "wan"}}
+	if before != nil {
+		options.Previous = before.compiled.Identities
 	}
-	acl, err := flowtable.CompileACL(compiled.Entries)
-	return compiled, acl, err
+	r := &rules{}
+	if r.compiled, err = firewall.Compile(parsed, options); err != nil {
+		return nil, err
+	}
+	if before != nil {
+		if acl, change, ok := before.acl.Revise(r.compiled.Entries); ok {
+			r.acl, r.revised, r.change = acl, before.acl, change
+			return r, nil
+		}
+	}
+	r.acl, err = flowtable.CompileACL(r.compiled.Entries)
+	return r, err
 }
 
 // pin keeps the calling goroutine on one CPU until the function that it returns is called.

@@ -156,7 +156,8 @@ struct classify_key {
 	__u8 from; /* zone */
 	__u8 to; /* zone */
 	__u16 context; /* identity of the source MAC, 0 = none that a policy names */
-	__u16 pad[3];
+	__u16 pad;
+	__u32 bank; /* of the roots of forests by which it is looked up (abi_forest.h) */
 };
 
 /* ---- Flows ---------------------------------------------------------------------------------- */

@@ -4,8 +4,11 @@
  * A forest is a few trees of one family, each over some of the entries. A node of a tree is a reference of 64
  * bits. It cuts: a window of bits of one word of the key is the number of the child, of 1 << bits that stand one
  * behind the other. Or it is a leaf: a few rules, one behind the other in the entries' order, that are compared
- * with the whole key. An entry may be several rules. The roots stand in the generated classifier, in the order of
- * their first entries, so that what one tree finds can spare the next. Audit entries have a tree of their own. */
+ * with the whole key. An entry may be several rules. The roots stand in the order of their first entries, so that
+ * what one tree finds can spare the next. Audit entries have a tree of their own.
+ *
+ * A forest changes while it is in use: what changes is written to places that no packet can come to, as far up as
+ * a root, and the roots to another bank. The bank in a packet's key says which forest it sees. */
 #ifndef SOFTDPU_ABI_FOREST_H
 #define SOFTDPU_ABI_FOREST_H
 
@@ -15,6 +18,8 @@ enum forest_limit {
 	FOREST_LEAF = 64, /* most rules of a leaf */
 	FOREST_CHECKS = 6, /* most of an entry */
 	FOREST_AUDITS = 64, /* the same of the tree of audit entries */
+	FOREST_BANKS = 8, /* of roots; a power of two */
+	FOREST_ROOTS = 128, /* most of all pipes of a program */
 };
 
 /* Bits 0 to 31 of a reference are where the children or rules begin. Above them: */
@@ -43,7 +48,7 @@ struct forest_ports {
 };
 
 struct forest_who {
-	__u32 entry; /* ascending in the entries' order */
+	__u32 entry; /* its place among them, ascending in their order, with places between that are free */
 	__u8 proto;
 	__u8 from;
 	__u8 to;
@@ -67,6 +72,17 @@ struct forest_rule6 {
 	struct forest_ports ports;
 	struct forest_who who;
 	__u64 pad[6]; /* two cache lines */
+};
+
+/* Where the search of a tree begins. */
+struct forest_root {
+	__u64 node;
+	__u32 lowest; /* no entry of it stands before; all ones: there is none */
+	__u32 pad;
+};
+
+struct forest_bank {
+	struct forest_root roots[FOREST_ROOTS];
 };
 
 struct forest_entry {

@@ -211,6 +211,7 @@ static __always_inline void set_key(struct classify_key *key, const struct packe
 	key->from = from;
 	key->to = to;
 	key->context = context;
+	key->bank = p->edition >> 32;
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
 		key->sport = 0;
 		key->dport = query(p);

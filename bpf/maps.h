@@ -274,6 +274,14 @@ struct {
 } forest_checks SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FOREST_BANKS);
+	__type(key, __u32);
+	__type(value, struct forest_bank);
+} forest_roots SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, PASS_LEN);
 	__type(key, __u32);

@@ -44,6 +44,7 @@ const (
 	PipeBenchMapForestChecks    = "forest_checks"
 	PipeBenchMapForestEntries   = "forest_entries"
 	PipeBenchMapForestNodes     = "forest_nodes"
+	PipeBenchMapForestRoots     = "forest_roots"
 	PipeBenchMapForestRules4    = "forest_rules4"
 	PipeBenchMapForestRules6    = "forest_rules6"
 	PipeBenchMapFragments       = "fragments"
@@ -205,6 +206,7 @@ type PipeBenchMapSpecs struct {
 	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
 	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRoots     *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
 	ForestRules6    *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
@@ -326,6 +328,7 @@ type PipeBenchMaps struct {
 	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
 	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRoots     *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
 	ForestRules6    *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
@@ -396,6 +399,7 @@ func (m *PipeBenchMaps) Close() error {
 		m.ForestChecks,
 		m.ForestEntries,
 		m.ForestNodes,
+		m.ForestRoots,
 		m.ForestRules4,
 		m.ForestRules6,
 		m.Fragments,

@@ -139,6 +139,16 @@ type PipesFlow6Key struct {
 	Kind   uint8
 }
 
+type PipesForestBank struct {
+	_     structs.HostLayout
+	Roots [128]struct {
+		_      structs.HostLayout
+		Node   uint64
+		Lowest uint32
+		Pad    uint32
+	}
+}
+
 type PipesForestCheck struct {
 	_     structs.HostLayout
 	First uint32
@@ -437,7 +447,8 @@ type PipesPipeFields struct {
 		From    uint8
 		To      uint8
 		Context uint16
-		Pad     [3]uint16
+		Pad     uint16
+		Bank    uint32
 	}
 	Domain uint16
 	Paired uint8
@@ -774,7 +785,8 @@ type PipesScratch struct {
 		From    uint8
 		To      uint8
 		Context uint16
-		Pad     [3]uint16
+		Pad     uint16
+		Bank    uint32
 	}
 	Opening struct {
 		_       structs.HostLayout
@@ -952,6 +964,7 @@ const (
 	PipesMapForestChecks        = "forest_checks"
 	PipesMapForestEntries       = "forest_entries"
 	PipesMapForestNodes         = "forest_nodes"
+	PipesMapForestRoots         = "forest_roots"
 	PipesMapForestRules4        = "forest_rules4"
 	PipesMapForestRules6        = "forest_rules6"
 	PipesMapFragments           = "fragments"
@@ -1114,6 +1127,7 @@ type PipesMapSpecs struct {
 	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
 	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRoots     *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
 	ForestRules6    *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
@@ -1252,6 +1266,7 @@ type PipesMaps struct {
 	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
 	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRoots     *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
 	ForestRules6    *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
@@ -1318,6 +1333,7 @@ func (m *PipesMaps) Close() error {
 		m.ForestChecks,
 		m.ForestEntries,
 		m.ForestNodes,
+		m.ForestRoots,
 		m.ForestRules4,
 		m.ForestRules6,
 		m.Fragments,

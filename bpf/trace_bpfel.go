@@ -25,6 +25,7 @@ const (
 	TraceMapForestChecks    = "forest_checks"
 	TraceMapForestEntries   = "forest_entries"
 	TraceMapForestNodes     = "forest_nodes"
+	TraceMapForestRoots     = "forest_roots"
 	TraceMapForestRules4    = "forest_rules4"
 	TraceMapForestRules6    = "forest_rules6"
 	TraceMapFragments       = "fragments"
@@ -148,6 +149,7 @@ type TraceMapSpecs struct {
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
 	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
 	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
@@ -245,6 +247,7 @@ type TraceMaps struct {
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
 	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
 	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
@@ -296,6 +299,7 @@ func (m *TraceMaps) Close() error {
 		m.ForestChecks,
 		m.ForestEntries,
 		m.ForestNodes,
+		m.ForestRoots,
 		m.ForestRules4,
 		m.ForestRules6,
 		m.Fragments,

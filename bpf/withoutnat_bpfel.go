@@ -25,6 +25,7 @@ const (
 	WithoutNATMapForestChecks      = "forest_checks"
 	WithoutNATMapForestEntries     = "forest_entries"
 	WithoutNATMapForestNodes       = "forest_nodes"
+	WithoutNATMapForestRoots       = "forest_roots"
 	WithoutNATMapForestRules4      = "forest_rules4"
 	WithoutNATMapForestRules6      = "forest_rules6"
 	WithoutNATMapFragments         = "fragments"
@@ -195,6 +196,7 @@ type WithoutNATMapSpecs struct {
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
 	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
 	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
@@ -329,6 +331,7 @@ type WithoutNATMaps struct {
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
 	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
 	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
@@ -384,6 +387,7 @@ func (m *WithoutNATMaps) Close() error {
 		m.ForestChecks,
 		m.ForestEntries,
 		m.ForestNodes,
+		m.ForestRoots,
 		m.ForestRules4,
 		m.ForestRules6,
 		m.Fragments,

@@ -90,7 +90,8 @@ type XDPClassifyKey struct {
 	From    uint8
 	To      uint8
 	Context uint16
-	Pad     [3]uint16
+	Pad     uint16
+	Bank    uint32
 }
 
 type XDPCounter struct {
@@ -235,6 +236,11 @@ const (
 	XDPFlowStateFLOW_STATE_LEN    XDPFlowState = 11
 )
 
+type XDPForestBank struct {
+	_     structs.HostLayout
+	Roots [128]XDPForestRoot
+}
+
 type XDPForestCheck struct {
 	_     structs.HostLayout
 	First uint32
@@ -266,6 +272,8 @@ const (
 	XDPForestLimitFOREST_LEAF   XDPForestLimit = 64
 	XDPForestLimitFOREST_CHECKS XDPForestLimit = 6
 	XDPForestLimitFOREST_AUDITS XDPForestLimit = 64
+	XDPForestLimitFOREST_BANKS  XDPForestLimit = 8
+	XDPForestLimitFOREST_ROOTS  XDPForestLimit = 128
 )
 
 type XDPForestNode uint32
@@ -295,6 +303,13 @@ type XDPForestPrefix struct {
 	Lo     uint64
 	HiMask uint64
 	LoMask uint64
+}
+
+type XDPForestRoot struct {
+	_      structs.HostLayout
+	Node   uint64
+	Lowest uint32
+	Pad    uint32
 }
 
 type XDPForestRule4 struct {
@@ -966,6 +981,7 @@ const (
 	XDPMapForestChecks      = "forest_checks"
 	XDPMapForestEntries     = "forest_entries"
 	XDPMapForestNodes       = "forest_nodes"
+	XDPMapForestRoots       = "forest_roots"
 	XDPMapForestRules4      = "forest_rules4"
 	XDPMapForestRules6      = "forest_rules6"
 	XDPMapFragments         = "fragments"
@@ -1136,6 +1152,7 @@ type XDPMapSpecs struct {
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
 	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
 	ForestRules6  *ebpf.MapSpec `ebpf:"forest_rules6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
@@ -1270,6 +1287,7 @@ type XDPMaps struct {
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
 	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
 	ForestRules6  *ebpf.Map `ebpf:"forest_rules6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
@@ -1325,6 +1343,7 @@ func (m *XDPMaps) Close() error {
 		m.ForestChecks,
 		m.ForestEntries,
 		m.ForestNodes,
+		m.ForestRoots,
 		m.ForestRules4,
 		m.ForestRules6,
 		m.Fragments,

@@ -20,6 +20,10 @@ type Generation struct {
 	Epoch uint32
 	// ACL holds the rules; nil refuses everything.
 	ACL *flowtable.ACL
+	// Where ACL came from another pipe by its Revise, that pipe and what Revise said of the change. If the generation in
+	// force has the one, and nothing but the rules differs from it, the change is made in its memory.
+	Revised *flowtable.ACL
+	Change  *flowtable.ForestChange
 	// Rules is the highest rule id in ACL. It must be below Sizes.Rules, or it has no counter.
 	Rules int
 	// MACs gives the identities of source MAC addresses, all above 0. Flows keep the identity of their
@@ -59,6 +63,7 @@ type loaded struct {
 	epoch      uint32
 	generation *Generation // nil: published by a run before
 	tapped     *programs   // in the slots instead, while somebody captures
+	inPlace    bool        // it has programs and tables of the one before
 }
 
 // tables are what all programs of a generation share, those of a capture too. Of one that a run before
@@ -106,6 +111,9 @@ func (l *loaded) untap() {
 func (p *Plane) Publish(g Generation) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
+	if done, err := p.revise(&g); done || err != nil {
+		return err
+	}
 	next, err := p.prepare(g)
 	if err != nil {
 		return err
@@ -122,8 +130,8 @@ func (p *Plane) Publish(g Generation) error {
 
 // prepare loads a generation, beside the one in force.
 func (p *Plane) prepare(g Generation) (*loaded, error) {
-	if g.Rules >= int(p.sizes.Rules) {
-		return nil, fmt.Errorf("publish policy %d: it has rule ids up to %d and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
+	if err := p.countable(&g); err != nil {
+		return nil, err
 	}
 	next, err := p.loadGeneration(g)
 	if err != nil {
@@ -132,13 +140,30 @@ func (p *Plane) prepare(g Generation) (*loaded, error) {
 	return next, nil
 }
 
+// countable reports whether there are counters for all rules of a generation.
+func (p *Plane) countable(g *Generation) error {
+	if g.Rules >= int(p.sizes.Rules) {
+		return fmt.Errorf("publish policy %d: it has rule ids up to %d and this run has counters for %d: restart to have room for more", g.Epoch, g.Rules, p.sizes.Rules-1)
+	}
+	return nil
+}
+
+// announce remembers a generation that is about to be in force: the next run's must be above it, and know its
+// numbers.
+func (p *Plane) announce(g *Generation) error {
+	if p.life == nil {
+		return nil
+	}
+	if err := p.life.publish(g); err != nil {
+		return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
+	}
+	return nil
+}
+
 // put puts a loaded generation in force. After an error the one before is, and next is the caller's.
 func (p *Plane) put(g *Generation, next *loaded) error {
-	if p.life != nil {
-		// Before it is in force: the next run's must be above it, and know its numbers.
-		if err := p.life.publish(g); err != nil {
-			return fmt.Errorf("publish policy %d: %w", g.Epoch, err)
-		}
+	if err := p.announce(g); err != nil {
+		return err
 	}
 	conversion := p.converting()
 	if conversion != nil {
@@ -155,6 +180,10 @@ func (p *Plane) put(g *Generation, next *loaded) error {
 	p.nat.may, p.nat.limits, p.nat.maps = p.nat.may || g.NAT != nil, p.nat.limits || g.NAT.LimitsSources(), p.nat.maps || g.NAT.Maps()
 	if prev != nil {
 		prev.close() // the slot held it; packets inside keep it until they leave
+	}
+	p.reclaim()
+	if prev.revisedBy(g) {
+		g.ACL.Free(g.Change) // in its own tables nobody has ever read there
 	}
 	if conversion != nil {
 		if err := conversion.settle(); err != nil {

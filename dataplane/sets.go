@@ -19,6 +19,7 @@ type pipeTables struct {
 	set4   []bpf.XDPSet4Node
 	set6   []bpf.XDPSet6Node
 	forest flowtable.Forest
+	banks  []bpf.XDPForestBank
 }
 
 // newPipeTables makes them, filled.
@@ -34,7 +35,7 @@ func newPipeTables(pipes []pipe, specs map[string]*ebpf.MapSpec) (*pipeTables, e
 		}
 	}
 	t := &pipeTables{maps: make(map[string]*ebpf.Map)}
-	var errs [7]error
+	var errs [8]error
 	t.set4, errs[0] = filled(t, specs[bpf.XDPMapSetNodes4], set4)
 	t.set6, errs[1] = filled(t, specs[bpf.XDPMapSetNodes6], set6)
 	t.forest.Nodes, errs[2] = filled(t, specs[bpf.XDPMapForestNodes], forest.Nodes)
@@ -42,11 +43,27 @@ func newPipeTables(pipes []pipe, specs map[string]*ebpf.MapSpec) (*pipeTables, e
 	t.forest.Rules6, errs[4] = filled(t, specs[bpf.XDPMapForestRules6], forest.Rules6)
 	t.forest.Entries, errs[5] = filled(t, specs[bpf.XDPMapForestEntries], forest.Entries)
 	t.forest.Checks, errs[6] = filled(t, specs[bpf.XDPMapForestChecks], forest.Checks)
+	t.banks, errs[7] = filled(t, specs[bpf.XDPMapForestRoots], make([]bpf.XDPForestBank, bpf.XDPForestLimitFOREST_BANKS))
 	if err := errors.Join(errs[:]...); err != nil {
 		t.close()
 		return nil, err
 	}
+	for _, p := range pipes {
+		if p.acl != nil {
+			p.acl.PutRoots(&t.banks[0])
+		}
+	}
 	return t, nil
+}
+
+// change writes what a generation's rules have otherwise than those before, which are looked up by a bank, and
+// returns the bank by which these are.
+func (t *pipeTables) change(g *Generation, bank uint32) uint32 {
+	g.Change.Write(t.forest, t.set4, t.set6)
+	next := (bank + 1) % uint32(len(t.banks))
+	t.banks[next] = t.banks[bank] // with the roots of pipes that stay
+	g.ACL.PutRoots(&t.banks[next])
+	return next
 }
 
 func (t *pipeTables) close() {

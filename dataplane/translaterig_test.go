@@ -156,8 +156,8 @@ const natEpoch = 3
 
 var natPortMAC = map[string][6]byte{"lan": {2, 0, 0, 0, 0, 1}, "wan": {2, 0, 0, 0, 0, 2}}
 
-// openNATRig makes a gateway whose nat rules, by id from 1, are asked in this order.
-func openNATRig(t *testing.T, o Options, rules ...natRuleOf) *natRig {
+// openRig makes a gateway without policy.
+func openRig(t *testing.T, o Options) *natRig {
 	t.Helper()
 	o.Simulate = true
 	r := &natRig{T: t, p: openPlane(t, o), now: 1 << 40}
@@ -177,6 +177,17 @@ func openNATRig(t *testing.T, o Options, rules ...natRuleOf) *natRig {
 			t.Fatal(err)
 		}
 	}
+	var err error
+	if r.table, err = r.p.Table(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// openNATRig makes a gateway whose nat rules, by id from 1, are asked in this order.
+func openNATRig(t *testing.T, o Options, rules ...natRuleOf) *natRig {
+	t.Helper()
+	r := openRig(t, o)
 	if err := r.p.SetNATAddresses(map[bpf.XDPNatDevice]bpf.XDPNatAddress{
 		{Port: 2}: {Ip4: words(netip.MustParseAddr("192.0.2.1"))[0], Ip6: words(netip.MustParseAddr("2001:db8::1"))},
 		{Port: 1}: {Ip4: words(netip.MustParseAddr("10.0.0.1"))[0]},
@@ -210,9 +221,6 @@ func openNATRig(t *testing.T, o Options, rules ...natRuleOf) *natRig {
 		t.Fatal(err)
 	}
 	if err := r.p.Publish(g); err != nil {
-		t.Fatal(err)
-	}
-	if r.table, err = r.p.Table(); err != nil {
 		t.Fatal(err)
 	}
 	r.table.SetNATPorts(natEpoch, portsOf(r.p).Bitmaps)

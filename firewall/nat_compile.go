@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -144,6 +145,16 @@ func (c *Compiled) NATBehind(rules *flowtable.ACL) (*flowtable.NAT, error) {
 		*l.to = pipe
 	}
 	return &out, nil
+}
+
+// TranslatesAs reports whether the policy translates exactly as another, so that either may have the other's pipes.
+func (c *Compiled) TranslatesAs(other *Compiled) bool {
+	if c.NAT == nil || other.NAT == nil {
+		return c.NAT == nil && other.NAT == nil
+	}
+	return slices.Equal(c.NAT.Rules, other.NAT.Rules) && slices.Equal(c.NAT.Buckets, other.NAT.Buckets) &&
+		slices.Equal(c.NAT.Servers, other.NAT.Servers) && slices.Equal(c.NAT.Ports, other.NAT.Ports) &&
+		reflect.DeepEqual(c.NATDestinations, other.NATDestinations) && reflect.DeepEqual(c.NATSources, other.NATSources)
 }
 
 // natParts expands one rule into the entries of both lists.

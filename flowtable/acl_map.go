@@ -35,21 +35,30 @@ func (a *ACL) mapSets() {
 			s.first = a.base6 + uint32(first)
 			s.nodes = uint32((len(edges) + set6Edges - 1) / set6Edges)
 			a.set6 = append(a.set6, make([]bpf.XDPSet6Node, s.nodes)...)
-			nodes := a.set6[first:]
-			plantTree(edges, parity, len(nodes), set6Edges, func(node, i int, edge aclNum) {
-				nodes[node].Hi[i], nodes[node].Lo[i] = edge.hi, edge.lo
-			}, func(node, below int) { nodes[node].Inside |= 1 << below })
+			plantSet6(a.set6[first:], edges, parity)
 			continue
 		}
 		first := len(a.set4)
 		s.first = a.base4 + uint32(first)
 		s.nodes = uint32((len(edges) + set4Edges - 1) / set4Edges)
 		a.set4 = append(a.set4, make([]bpf.XDPSet4Node, s.nodes)...)
-		nodes := a.set4[first:]
-		plantTree(edges, parity, len(nodes), set4Edges, func(node, i int, edge aclNum) {
-			nodes[node].Edge[i] = uint32(edge.lo)
-		}, func(node, below int) { nodes[node].Inside |= 1 << below })
+		plantSet4(a.set4[first:], edges, parity)
 	}
+}
+
+// plantSet4 and plantSet6 make nodes of a set's edges.
+func plantSet4(nodes []bpf.XDPSet4Node, edges []aclNum, parity int) {
+	clear(nodes)
+	plantTree(edges, parity, len(nodes), set4Edges, func(node, i int, edge aclNum) {
+		nodes[node].Edge[i] = uint32(edge.lo)
+	}, func(node, below int) { nodes[node].Inside |= 1 << below })
+}
+
+func plantSet6(nodes []bpf.XDPSet6Node, edges []aclNum, parity int) {
+	clear(nodes)
+	plantTree(edges, parity, len(nodes), set6Edges, func(node, i int, edge aclNum) {
+		nodes[node].Hi[i], nodes[node].Lo[i] = edge.hi, edge.lo
+	}, func(node, below int) { nodes[node].Inside |= 1 << below })
 }
 
 // slots is about how many instructions the pipe takes.

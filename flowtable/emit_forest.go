@@ -21,8 +21,14 @@ const (
 	emitDown = asm.R8 // cuts that may follow
 )
 
+// Places below the frame pointer: the number of a map's element, and the address of the bank of roots.
+const (
+	emitNumber = -4
+	emitBank   = -16
+)
+
 // forest emits the search of a forest: from each root down to a leaf, whose rules a function of the program
-// compares.
+// compares. Where the roots lead stands in memory: only how many there may be stands in the program.
 func (e *emitter) forest() (asm.Instructions, error) {
 	f := &emitFunc{}
 	miss, done := f.label(), f.label()
@@ -35,48 +41,61 @@ func (e *emitter) forest() (asm.Instructions, error) {
 	}
 	f.place(miss)
 	f.ret(0)
+	root := int16(e.acl.forest.base.roots) * int16(unsafe.Sizeof(bpf.XDPForestRoot{}))
 	for i, l := range families {
 		f.place(l)
+		f.add(
+			asm.LoadMem(asm.R1, emitKey, int16(unsafe.Offsetof(bpf.XDPClassifyKey{}.Bank)), asm.Word),
+			asm.StoreMem(asm.RFP, emitNumber, asm.R1, asm.Word),
+		)
+		f.lookUp(bpf.XDPMapForestRoots, miss)
+		f.add(asm.StoreMem(asm.RFP, emitBank, asm.R0, asm.DWord))
 		decided := f.label()
-		for n, root := range e.acl.forest.decide[i] {
-			if n > 0 { // what was found before may spare this one and those behind it
-				f.jump(emitImm32(asm.JLE, emitBest, uint64(root.lowest)), decided)
-			}
+		for range e.acl.forest.slots[i].decide {
+			// What was found before may spare this one and those behind it.
+			f.add(
+				asm.LoadMem(asm.R1, asm.RFP, emitBank, asm.DWord),
+				asm.LoadMem(asm.R2, asm.R1, root+int16(unsafe.Offsetof(bpf.XDPForestRoot{}.Lowest)), asm.Word),
+			)
+			f.jump(asm.Instruction{OpCode: asm.OpCode(asm.Jump32Class).SetJumpOp(asm.JLE).SetSource(asm.RegSource), Dst: emitBest, Src: asm.R2}, decided)
 			next := f.label()
 			f.descend(root, next)
 			f.atLeaf(forestFunctions[i].leaf, next)
 			f.add(asm.Mov.Reg32(emitBest, asm.R0))
 			f.place(next)
+			root += int16(unsafe.Sizeof(bpf.XDPForestRoot{}))
 		}
 		f.place(decided)
-		for _, root := range e.acl.forest.audit[i] {
+		for range e.acl.forest.slots[i].audit {
 			next := f.label()
+			f.add(asm.LoadMem(asm.R1, asm.RFP, emitBank, asm.DWord))
 			f.descend(root, next)
 			f.atLeaf(forestFunctions[i].report, next)
 			f.place(next)
+			root += int16(unsafe.Sizeof(bpf.XDPForestRoot{}))
 		}
 		f.goTo(done)
 	}
 	f.place(done)
-	f.add(asm.StoreMem(asm.RFP, -4, emitBest, asm.Word))
+	f.add(asm.StoreMem(asm.RFP, emitNumber, emitBest, asm.Word))
 	f.lookUp(bpf.XDPMapForestEntries, miss)
 	f.add(asm.LoadMem(asm.R0, asm.R0, int16(unsafe.Offsetof(bpf.XDPForestEntry{}.Verdict)), asm.Word), asm.Return())
 	return e.account(f)
 }
 
-// lookUp adds r0 = the value of a map whose number stands below the frame pointer, or a jump.
+// lookUp adds r0 = the value of a map at emitNumber, or a jump.
 func (f *emitFunc) lookUp(name string, absent emitLabel) {
 	f.add(
 		asm.LoadMapPtr(asm.R1, 0).WithReference(name),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, emitNumber),
 		asm.FnMapLookupElem.Call(),
 	)
 	f.jumpImm(asm.JEq, asm.R0, 0, asm.R0, absent)
 }
 
-// descend follows a tree down to a leaf, which is then in emitNode. The verifier walks a loop as often as it
-// may be run, and knows nothing of the trees: the number of cuts ends it.
-func (f *emitFunc) descend(root forestRoot, nowhere emitLabel) {
+// descend follows a tree, whose root is so far behind the bank in R1, down to a leaf, which is then in emitNode.
+// The verifier walks a loop as often as it may be run, and knows nothing of the trees: the number of cuts ends it.
+func (f *emitFunc) descend(root int16, nowhere emitLabel) {
 	const (
 		above = 32
 		width = uint64(bpf.XDPForestNodeFOREST_BITS_SHIFT) - above
@@ -84,11 +103,10 @@ func (f *emitFunc) descend(root forestRoot, nowhere emitLabel) {
 		word  = uint64(bpf.XDPForestNodeFOREST_WORD_SHIFT) - above
 	)
 	loop, leaf := f.label(), f.label()
-	f.add(asm.LoadImm(emitNode, int64(root.node), asm.DWord))
-	if root.depth == 0 {
-		return
-	}
-	f.add(asm.Mov.Imm(emitDown, int32(root.depth)))
+	f.add(
+		asm.LoadMem(emitNode, asm.R1, root+int16(unsafe.Offsetof(bpf.XDPForestRoot{}.Node)), asm.DWord),
+		asm.Mov.Imm(emitDown, int32(bpf.XDPForestLimitFOREST_DEPTH)),
+	)
 	f.place(loop)
 	f.add(
 		asm.Mov.Reg(asm.R1, emitNode), asm.RSh.Imm(asm.R1, above),
@@ -104,7 +122,7 @@ func (f *emitFunc) descend(root forestRoot, nowhere emitLabel) {
 		asm.RSh.Reg(asm.R3, asm.R1),
 		asm.Mov.Imm(asm.R1, 1), asm.LSh.Reg(asm.R1, asm.R2), asm.Add.Imm(asm.R1, -1), asm.And.Reg(asm.R3, asm.R1),
 		asm.Add.Reg32(asm.R3, emitNode),
-		asm.StoreMem(asm.RFP, -4, asm.R3, asm.Word),
+		asm.StoreMem(asm.RFP, emitNumber, asm.R3, asm.Word),
 	)
 	f.lookUp(bpf.XDPMapForestNodes, nowhere)
 	f.add(asm.LoadMem(emitNode, asm.R0, 0, asm.DWord), asm.Add.Imm(emitDown, -1))

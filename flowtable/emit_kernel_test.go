@@ -115,7 +115,7 @@ func (k *kernelClassifier) harness(tb testing.TB, batch bool) *ebpf.ProgramSpec 
 	end := audit.label()
 	audit.add(asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Reg(asm.R7, asm.R2))
 	audit.jumpImm(asm.JEq, asm.R6, 0, asm.R0, end)
-	audit.add(asm.LoadMem(asm.R1, asm.R6, int16(unsafe.Offsetof(bpf.XDPClassifyKey{}.Pad))+2, asm.Word), asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
+	audit.add(asm.LoadMem(asm.R1, asm.R6, int16(unsafe.Offsetof(bpf.XDPClassifyKey{}.Pad)), asm.Half), asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
 	kernelLookup(audit, k.audits, end)
 	audit.add(asm.LoadMem(asm.R1, asm.R0, 0, asm.Word))
 	audit.jumpImm(asm.JGE, asm.R1, kernelAudits-1, asm.R0, end)
@@ -201,8 +201,10 @@ func kernelMaps(tb testing.TB, insns asm.Instructions, pipes ...*ACL) {
 	var set4 []bpf.XDPSet4Node
 	var set6 []bpf.XDPSet6Node
 	var forest Forest
+	var bank bpf.XDPForestBank
 	for _, a := range pipes {
 		if a != nil {
+			a.PutRoots(&bank)
 			four, six := a.Sets()
 			set4, set6 = append(set4, four...), append(set6, six...)
 			forest.Append(a.Forest())
@@ -213,6 +215,7 @@ func kernelMaps(tb testing.TB, insns asm.Instructions, pipes ...*ACL) {
 		bpf.XDPMapForestNodes:  kernelNodes(tb, bpf.XDPMapForestNodes, forest.Nodes),
 		bpf.XDPMapForestRules4: kernelNodes(tb, bpf.XDPMapForestRules4, forest.Rules4), bpf.XDPMapForestRules6: kernelNodes(tb, bpf.XDPMapForestRules6, forest.Rules6),
 		bpf.XDPMapForestEntries: kernelNodes(tb, bpf.XDPMapForestEntries, forest.Entries), bpf.XDPMapForestChecks: kernelNodes(tb, bpf.XDPMapForestChecks, forest.Checks),
+		bpf.XDPMapForestRoots: kernelNodes(tb, bpf.XDPMapForestRoots, []bpf.XDPForestBank{bank}),
 	}
 	for i := range insns {
 		if m := maps[insns[i].Reference()]; m != nil && insns[i].IsLoadFromMap() {
@@ -253,7 +256,7 @@ func (k *kernelClassifier) fill(tb testing.TB, keys []bpf.XDPClassifyKey) {
 	index, values := make([]uint32, len(keys)), make([]bpf.XDPClassifyKey, len(keys))
 	for i, key := range keys {
 		index[i], values[i] = uint32(i), key
-		values[i].Pad = [3]uint16{0, uint16(i), 0}
+		values[i].Pad = uint16(i)
 	}
 	if _, err := k.keys.BatchUpdate(index, values, nil); err != nil {
 		tb.Fatal(err)

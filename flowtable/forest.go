@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -22,33 +23,75 @@ type Forest struct {
 	Checks  []bpf.XDPForestCheck
 }
 
-// aclForest is a pipe as decision trees.
+// aclForest is a pipe as decision trees: one version of what stands in an arena.
 type aclForest struct {
-	memory        Forest
-	base          forestPlace // of its memory in the maps
-	decide, audit [2][]forestRoot
+	*forestArena
+	family  [2]forestFamily
+	entries []ACLEntry // that it was made of
 }
 
+// forestFamily are the trees of one family.
+type forestFamily struct {
+	decide, audit []forestRoot // the first in the order of their first entries
+	places        []uint32     // of each entry of the pipe, in Forest.Entries; forestNowhere: in no tree
+	closed        int          // the entry that takes all that is left; -1: none
+}
+
+// forestNowhere is no place.
+const forestNowhere = ^uint32(0)
+
 // forestPlace is where memory begins in the maps.
-type forestPlace struct{ nodes, rules4, rules6, entries, checks uint32 }
+type forestPlace struct{ nodes, rules4, rules6, entries, checks, roots uint32 }
 
 // forestRoot is where the search of one tree begins.
 type forestRoot struct {
 	node   uint64
-	lowest uint32 // its first entry
-	depth  int    // most cuts on the way to a leaf
+	lowest uint32 // no entry of it stands before
+	tree   uint8  // its number, as long as it lives
 }
+
+// forestSlots are how many roots the program asks.
+type forestSlots struct{ decide, audit int }
+
+// forestUnused is how many more trees a family may come to have than it was compiled to.
+const forestUnused = 2
 
 // forestFamilies are the places of the families in arrays.
 var forestFamilies = [2]uint8{4, 6}
 
 // Forest returns the memory of the pipe if it is one of many entries, else nothing. It belongs into the
-// program's maps, from 0 on, or behind that of the pipes after which it was compiled. It must not be changed.
+// program's maps, from 0 on, or behind that of the pipes after which it was compiled. It must not be changed, and
+// holds places for what Revise makes of the pipe.
 func (a *ACL) Forest() Forest {
 	if a.forest == nil {
 		return Forest{}
 	}
 	return a.forest.memory
+}
+
+// PutRoots puts where the pipe's trees begin into a bank of roots (abi_forest.h), beside those of the program's other
+// pipes. Without it, or in another bank, the pipe matches nothing.
+func (a *ACL) PutRoots(bank *bpf.XDPForestBank) {
+	if a.forest == nil {
+		return
+	}
+	at := a.forest.base.roots
+	for i := range a.forest.family {
+		t := &a.forest.family[i]
+		for _, list := range [2]struct {
+			roots []forestRoot
+			slots int
+		}{{t.decide, a.forest.slots[i].decide}, {t.audit, a.forest.slots[i].audit}} {
+			for n := range list.slots {
+				root := bpf.XDPForestRoot{Lowest: forestNowhere}
+				if n < len(list.roots) {
+					root.Node, root.Lowest = list.roots[n].node, list.roots[n].lowest
+				}
+				bank.Roots[at] = root
+				at++
+			}
+		}
+	}
 }
 
 // Append puts the memory of the pipe behind that of others.
@@ -62,46 +105,68 @@ func (f *Forest) Append(of Forest) {
 
 // end is where the memory of a pipe that follows begins.
 func (f *aclForest) end() forestPlace {
-	return forestPlace{
+	e := forestPlace{
 		nodes:   f.base.nodes + uint32(len(f.memory.Nodes)),
 		rules4:  f.base.rules4 + uint32(len(f.memory.Rules4)),
 		rules6:  f.base.rules6 + uint32(len(f.memory.Rules6)),
 		entries: f.base.entries + uint32(len(f.memory.Entries)),
 		checks:  f.base.checks + uint32(len(f.memory.Checks)),
+		roots:   f.base.roots,
 	}
+	for _, s := range f.slots {
+		e.roots += uint32(s.decide + s.audit)
+	}
+	return e
 }
 
 // plant makes the pipe a forest. It answers false, and leaves the pipe as it was, where entries do not let
 // themselves be told apart by cuts: where more than some thousand that ask for the same addresses, ports and
-// zones differ in large sets alone.
+// zones differ in large sets alone. Or where a program has no roots left for it.
 func (a *ACL) plant(entries []ACLEntry) bool {
-	f := &aclForest{base: a.baseForest}
+	f := &aclForest{forestArena: &forestArena{base: a.baseForest}, entries: entries}
 	was := len(a.sets)
 	for i, family := range forestFamilies {
-		if !f.family(a, i, family, entries) {
+		if !f.plantFamily(a, i, family) {
 			a.sets = a.sets[:was]
 			return false
 		}
 	}
+	if f.end().roots > uint32(bpf.XDPForestLimitFOREST_ROOTS) {
+		a.sets = a.sets[:was]
+		return false
+	}
 	a.forest = f
 	a.mapSets()
+	f.settle(a)
 	return true
 }
 
-// family adds the trees of one family.
-func (f *aclForest) family(a *ACL, at int, family uint8, entries []ACLEntry) bool {
-	tb := newTreeBuilder(a, family, entries)
+// plantFamily adds the trees of one family.
+func (f *aclForest) plantFamily(a *ACL, at int, family uint8) bool {
+	tb := newTreeBuilder(a, family, f.entries)
 	items := tb.items()
-	if i := slices.IndexFunc(items, func(it treeItem) bool { return it.decided() && !entries[it.entry].Audit }); i >= 0 {
+	t := &f.family[at]
+	t.closed = -1
+	if i := slices.IndexFunc(items, func(it treeItem) bool { return it.decided() && !f.entries[it.entry].Audit }); i >= 0 {
 		items = items[:i+1] // it takes all that is left
+		t.closed = int(items[i].entry)
 	}
+	t.places = make([]uint32, len(f.entries))
+	for i := range t.places {
+		t.places[i] = forestNowhere
+	}
+	f.room(at, len(items))
 	w := newForestWriter(f, tb, len(items))
+	f.alternatives[at] = w.alternatives
 	var decide, audit []int32
 	for i := range items {
+		it := &items[i]
+		place := f.spread[at].first + uint32(i+1)*forestGap
+		t.places[it.entry] = place
 		first := len(w.boxes)
-		w.item(&items[i])
+		w.enter(it, place)
 		list := &decide
-		if entries[items[i].entry].Audit {
+		if f.entries[it.entry].Audit {
 			list = &audit
 		}
 		for box := first; box < len(w.boxes); box++ {
@@ -109,9 +174,17 @@ func (f *aclForest) family(a *ACL, at int, family uint8, entries []ACLEntry) boo
 		}
 	}
 	ok := true
-	if f.decide[at], ok = w.trees(decide); !ok {
+	if t.decide, ok = w.trees(decide); !ok {
 		return false
 	}
-	f.audit[at], ok = w.auditTree(audit)
-	return ok
+	if t.audit, ok = w.auditTree(audit); !ok {
+		return false
+	}
+	f.slots[at] = forestSlots{min(len(t.decide)+forestUnused, int(bpf.XDPForestLimitFOREST_TREES)), len(t.audit)}
+	return true
+}
+
+// sortRoots puts roots into the order in which they are asked.
+func sortRoots(roots []forestRoot) {
+	slices.SortStableFunc(roots, func(a, b forestRoot) int { return cmp.Compare(a.lowest, b.lowest) })
 }

@@ -90,7 +90,7 @@ func (f *aclForest) steps(a *ACL, keys []bpf.XDPClassifyKey) (trees, cuts, rules
 	for i := range keys {
 		best := ^uint32(0)
 		words := newForestKey(&keys[i])
-		for _, root := range f.decide[0] {
+		for _, root := range f.family[0].decide {
 			if root.lowest >= best {
 				break
 			}

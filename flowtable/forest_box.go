@@ -41,10 +41,9 @@ type forestRange struct{ first, last uint64 }
 
 // forestBox is a rule of a leaf: what an entry asks, or one of its alternatives.
 type forestBox struct {
-	field    [forestFields]forestRange
-	src, dst aclRange // of IPv6 prefixes
-	entry    uint32
-	flags    uint8
+	field [forestFields]forestRange
+	entry uint32
+	flags uint8
 }
 
 // The most boxes that one entry becomes: of alternatives in one dimension, and of those in several. What has more
@@ -61,33 +60,56 @@ const forestBoxes = 1 << 21
 
 // forestWriter makes the memory of one family.
 type forestWriter struct {
-	*aclForest
+	*forestArena
+	family       uint8
 	tb           *treeBuilder
 	boxes        []forestBox
 	alternatives int
-	count        []int32 // scratch of the choice of windows
+	take         func(array, n int) (at uint32, ok bool) // where what is made goes
 }
 
 func newForestWriter(f *aclForest, tb *treeBuilder, items int) *forestWriter {
+	if f.count == nil {
+		f.count = make([]int32, 1<<forestMaxBits)
+	}
 	return &forestWriter{
-		aclForest: f, tb: tb, boxes: make([]forestBox, 0, items),
+		forestArena: f.forestArena, family: tb.family, tb: tb, boxes: make([]forestBox, 0, items),
 		alternatives: max(4, min(forestAlternatives, forestBoxes/max(1, items))),
-		count:        make([]int32, 1<<forestMaxBits),
+		take:         f.append,
 	}
 }
 
 // forestDims are the dimensions that may have alternatives.
 var forestDims = [...]int{treeSrc, treeDst, treeFrom, treeTo, treeProto}
 
-// item adds an entry and its boxes.
-func (w *forestWriter) item(it *treeItem) {
+// enter adds an entry at its place: its boxes, and what the maps say of it beside.
+func (w *forestWriter) enter(it *treeItem, place uint32) {
+	checked := w.item(it, place)
 	entry := bpf.XDPForestEntry{Verdict: w.tb.entries[it.entry].Verdict}
-	number := w.base.entries + uint32(len(w.memory.Entries))
+	if len(checked) > 0 {
+		entry.Check = w.base.checks + uint32(len(w.memory.Checks))
+		for i, d := range checked {
+			w.check(d, it.sets[d], i == len(checked)-1)
+		}
+		w.notes[place].trees = forestChecked
+	}
+	w.memory.Entries[place] = entry
+	w.notes[place].context = w.context(it)
+}
+
+// context returns what the boxes of an entry ask of the context.
+func (w *forestWriter) context(it *treeItem) [2]uint16 {
+	r := w.ranges(treeContext, it.sets[treeContext])[0]
+	return [2]uint16{uint16(r.first.lo), uint16(r.last.lo)}
+}
+
+// item adds the boxes of an entry, and returns the dimensions that they leave to checks.
+func (w *forestWriter) item(it *treeItem, place uint32) (checked []int) {
+	number := w.base.entries + place
 	var ranges [treeDims][]aclRange
 	for d, id := range it.sets {
 		ranges[d] = w.ranges(d, id)
 	}
-	var checked []int
 	if it.sets[treeContext] != aclAny {
 		checked = append(checked, treeContext) // a rule has no place for it
 	}
@@ -115,20 +137,15 @@ func (w *forestWriter) item(it *treeItem) {
 	flags := uint8(0)
 	if len(checked) > 0 {
 		flags = uint8(bpf.XDPForestFlagFOREST_CHECKED)
-		entry.Check = w.base.checks + uint32(len(w.memory.Checks))
-		for i, d := range checked {
-			w.check(d, it.sets[d], i == len(checked)-1)
-		}
 	}
-	w.memory.Entries = append(w.memory.Entries, entry)
 	for _, src := range ranges[treeSrc] {
 		for _, dst := range ranges[treeDst] {
 			for _, from := range ranges[treeFrom] {
 				for _, to := range ranges[treeTo] {
 					for _, proto := range ranges[treeProto] {
-						b := forestBox{src: src, dst: dst, entry: number, flags: flags}
-						w.address(&b, forestSrcHi, src)
-						w.address(&b, forestDstHi, dst)
+						b := forestBox{entry: number, flags: flags}
+						b.address(w.tb.family, forestSrcHi, src)
+						b.address(w.tb.family, forestDstHi, dst)
 						b.short(forestSrcPort, ranges[treeSrcPort][0])
 						b.short(forestDstPort, ranges[treeDstPort][0])
 						b.exact(forestProto, proto, bpf.XDPForestFlagFOREST_EXACT_PROTO)
@@ -141,6 +158,7 @@ func (w *forestWriter) item(it *treeItem) {
 			}
 		}
 	}
+	return checked
 }
 
 // ranges returns the alternatives of a dimension as rules can say them: ranges of IPv4 addresses, prefixes of
@@ -200,8 +218,8 @@ func (w *forestWriter) check(dim int, id int32, last bool) {
 }
 
 // address puts an address into the pair of fields that begins at hi.
-func (w *forestWriter) address(b *forestBox, hi int, r aclRange) {
-	if w.tb.family == 4 {
+func (b *forestBox) address(family uint8, hi int, r aclRange) {
+	if family == 4 {
 		b.field[hi] = forestRange{last: math.MaxUint64}
 		b.field[hi+1] = forestRange{r.first.lo, r.last.lo}
 		return
@@ -246,12 +264,53 @@ func (b *forestBox) rule4() bpf.XDPForestRule4 {
 }
 
 func (b *forestBox) rule6() bpf.XDPForestRule6 {
-	return bpf.XDPForestRule6{Src: forestPrefix(b.src), Dst: forestPrefix(b.dst), Ports: b.ports(), Who: b.who()}
+	return bpf.XDPForestRule6{Src: b.prefix(forestSrcHi), Dst: b.prefix(forestDstHi), Ports: b.ports(), Who: b.who()}
 }
 
-// forestPrefix returns a range that is a prefix as value and mask.
-func forestPrefix(r aclRange) bpf.XDPForestPrefix {
-	return bpf.XDPForestPrefix{Hi: r.first.hi, Lo: r.first.lo, HiMask: ^(r.first.hi ^ r.last.hi), LoMask: ^(r.first.lo ^ r.last.lo)}
+// prefix returns an IPv6 address, whose pair of fields begins at hi, as value and mask.
+func (b *forestBox) prefix(hi int) bpf.XDPForestPrefix {
+	upper, lower := b.field[hi], b.field[hi+1]
+	return bpf.XDPForestPrefix{Hi: upper.first, Lo: lower.first, HiMask: ^(upper.first ^ upper.last), LoMask: ^(lower.first ^ lower.last)}
+}
+
+// boxOf4 and boxOf6 return the box of a rule.
+func (f *forestArena) boxOf4(r *bpf.XDPForestRule4) forestBox {
+	var b forestBox
+	b.field[forestSrcHi].last, b.field[forestDstHi].last = math.MaxUint64, math.MaxUint64
+	b.field[forestSrcLo] = forestRange{uint64(r.Src), uint64(r.Src) + uint64(r.SrcSpan)}
+	b.field[forestDstLo] = forestRange{uint64(r.Dst), uint64(r.Dst) + uint64(r.DstSpan)}
+	f.rest(&b, &r.Ports, &r.Who)
+	return b
+}
+
+func (f *forestArena) boxOf6(r *bpf.XDPForestRule6) forestBox {
+	var b forestBox
+	b.field[forestSrcHi], b.field[forestSrcLo] = forestRange{r.Src.Hi, r.Src.Hi | ^r.Src.HiMask}, forestRange{r.Src.Lo, r.Src.Lo | ^r.Src.LoMask}
+	b.field[forestDstHi], b.field[forestDstLo] = forestRange{r.Dst.Hi, r.Dst.Hi | ^r.Dst.HiMask}, forestRange{r.Dst.Lo, r.Dst.Lo | ^r.Dst.LoMask}
+	f.rest(&b, &r.Ports, &r.Who)
+	return b
+}
+
+// rest sets what a box has beside addresses.
+func (f *forestArena) rest(b *forestBox, p *bpf.XDPForestPorts, w *bpf.XDPForestWho) {
+	b.entry, b.flags = w.Entry, w.Flags
+	b.field[forestSrcPort] = forestRange{uint64(p.Sport), uint64(p.Sport) + uint64(p.SportSpan)}
+	b.field[forestDstPort] = forestRange{uint64(p.Dport), uint64(p.Dport) + uint64(p.DportSpan)}
+	for _, e := range [...]struct {
+		field int
+		flag  bpf.XDPForestFlag
+		value uint8
+	}{
+		{forestProto, bpf.XDPForestFlagFOREST_EXACT_PROTO, w.Proto},
+		{forestFrom, bpf.XDPForestFlagFOREST_EXACT_FROM, w.From},
+		{forestTo, bpf.XDPForestFlagFOREST_EXACT_TO, w.To},
+	} {
+		if b.field[e.field] = (forestRange{0, 255}); w.Flags&uint8(e.flag) != 0 {
+			b.field[e.field] = forestRange{uint64(e.value), uint64(e.value)}
+		}
+	}
+	context := &f.notes[w.Entry-f.base.entries].context
+	b.field[forestContext] = forestRange{uint64(context[0]), uint64(context[1])}
 }
 
 // aclPrefixOf returns the longest IPv6 prefix that holds first and last.

@@ -76,9 +76,10 @@ func TestForestClassBench(t *testing.T) {
 				a := plantACL(t, entries)
 				took := time.Since(start)
 				f := a.forest
-				t.Logf("built in %v: %d nodes, %d rules of %d entries, %d trees", took, len(f.memory.Nodes), len(f.memory.Rules4), len(entries), len(f.decide[0]))
-				if len(f.memory.Rules4) > 4*len(entries) || len(f.decide[0]) > 8 {
-					t.Errorf("%d rules in %d trees: a search would take too long", len(f.memory.Rules4), len(f.decide[0]))
+				nodes, rules := f.busy[forestInNodes].count(), f.busy[forestInRules4].count()
+				t.Logf("built in %v: %d nodes, %d rules of %d entries, %d trees", took, nodes, rules, len(entries), len(f.family[0].decide))
+				if rules > 4*len(entries) || len(f.family[0].decide) > 8 {
+					t.Errorf("%d rules in %d trees: a search would take too long", rules, len(f.family[0].decide))
 				}
 				var k *kernelClassifier
 				if os.Geteuid() == 0 {

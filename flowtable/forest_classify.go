@@ -29,8 +29,9 @@ func (f *aclForest) classify(a *ACL, k *bpf.XDPClassifyKey, audit func(rule uint
 	}
 	words := newForestKey(k)
 	best := ^uint32(0)
-	for i := range f.decide[family] {
-		root := &f.decide[family][i]
+	trees := &f.family[family]
+	for i := range trees.decide {
+		root := &trees.decide[i]
 		if root.lowest >= best {
 			break
 		}
@@ -47,8 +48,8 @@ func (f *aclForest) classify(a *ACL, k *bpf.XDPClassifyKey, audit func(rule uint
 		}
 	}
 	if audit != nil {
-		for i := range f.audit[family] {
-			at, n := f.leaf(&words, f.audit[family][i].node)
+		for i := range trees.audit {
+			at, n := f.leaf(&words, trees.audit[i].node)
 			for rule := at; rule < at+n && f.who(family, rule).Entry < best; rule++ {
 				if f.matches(a, family, rule, k) {
 					audit(f.memory.Entries[f.who(family, rule).Entry-f.base.entries].Verdict & aclRuleMask)

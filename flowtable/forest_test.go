@@ -30,7 +30,7 @@ func TestForestAgainstOracle(t *testing.T) {
 	for round := range 16 {
 		entries := s.entries([]int{0, 1, 2, 5, 20, 60, 120, 250}[round%8])
 		a := plantACL(t, entries)
-		trees = max(trees, len(a.forest.decide[0]))
+		trees = max(trees, len(a.forest.family[0].decide))
 		keys := make([]bpf.XDPClassifyKey, kernelBatch)
 		for i := range keys {
 			keys[i] = s.key(entries)

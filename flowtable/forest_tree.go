@@ -57,13 +57,19 @@ func (w *forestWriter) trees(boxes []int32) (roots []forestRoot, ok bool) {
 		root := t.build(boxes, 0)
 		rest := slices.DeleteFunc(slices.Clone(boxes), func(box int32) bool { return !t.away[box] })
 		if len(rest) < len(boxes) {
-			roots = append(roots, t.write(root))
+			written, ok := t.write(root)
+			if !ok {
+				return nil, false
+			}
+			written.tree = uint8(len(roots))
+			roots = append(roots, written)
+			w.note(written.tree, boxes, t.away)
 		} else if !t.ejects {
 			return nil, false
 		}
 		boxes = rest
 	}
-	slices.SortStableFunc(roots, func(a, b forestRoot) int { return int(int64(a.lowest) - int64(b.lowest)) })
+	sortRoots(roots)
 	return roots, true
 }
 
@@ -78,7 +84,33 @@ func (w *forestWriter) auditTree(boxes []int32) (roots []forestRoot, ok bool) {
 	if slices.Contains(t.away, true) {
 		return nil, false
 	}
-	return []forestRoot{t.write(root)}, true
+	written, ok := t.write(root)
+	written.tree = forestAuditTree
+	w.note(written.tree, boxes, t.away)
+	return []forestRoot{written}, ok
+}
+
+// note remembers in which tree boxes are that did not go away.
+func (w *forestWriter) note(tree uint8, boxes []int32, away []bool) {
+	for _, box := range boxes {
+		if !away[box] {
+			w.notes[w.boxes[box].entry-w.base.entries].trees |= 1 << tree
+		}
+	}
+}
+
+// append adds n places to an array of a forest that is being compiled.
+func (f *aclForest) append(array, n int) (at uint32, ok bool) {
+	m := &f.memory
+	switch array {
+	case forestInNodes:
+		at, m.Nodes = uint32(len(m.Nodes)), append(m.Nodes, make([]uint64, n)...)
+	case forestInRules4:
+		at, m.Rules4 = uint32(len(m.Rules4)), append(m.Rules4, make([]bpf.XDPForestRule4, n)...)
+	case forestInRules6:
+		at, m.Rules6 = uint32(len(m.Rules6)), append(m.Rules6, make([]bpf.XDPForestRule6, n)...)
+	}
+	return at, true
 }
 
 func (w *forestWriter) newTree(boxes, leaf int) *forestTree {
@@ -181,30 +213,31 @@ func (t *forestTree) cut(boxes []int32, depth int) (forestNode, bool) {
 	return node, true
 }
 
-// write puts a finished tree into memory and returns where its search begins.
-func (t *forestTree) write(root forestNode) forestRoot {
-	nodes := t.base.nodes + uint32(len(t.memory.Nodes))
+// write puts a finished tree into memory and returns where its search begins. It answers false where there is no
+// room.
+func (t *forestTree) write(root forestNode) (forestRoot, bool) {
+	at, ok := t.take(forestInNodes, len(t.nodes))
+	if !ok {
+		return forestRoot{}, false
+	}
+	nodes := t.base.nodes + at
 	places := make([]uint64, len(t.leaves))
-	lowest := ^uint32(0)
+	lowest := forestNowhere
+	var boxes []*forestBox
 	for i, leaf := range t.leaves {
-		leaf = slices.DeleteFunc(leaf, func(box int32) bool { return t.away[box] })
-		if len(leaf) == 0 {
+		boxes = boxes[:0]
+		for _, box := range leaf {
+			if !t.away[box] {
+				boxes = append(boxes, &t.boxes[box])
+			}
+		}
+		if len(boxes) == 0 {
 			continue
 		}
-		lowest = min(lowest, t.boxes[leaf[0]].entry)
-		at := uint64(0)
-		if t.tb.family == 4 {
-			at = uint64(t.base.rules4) + uint64(len(t.memory.Rules4))
-			for _, box := range leaf {
-				t.memory.Rules4 = append(t.memory.Rules4, t.boxes[box].rule4())
-			}
-		} else {
-			at = uint64(t.base.rules6) + uint64(len(t.memory.Rules6))
-			for _, box := range leaf {
-				t.memory.Rules6 = append(t.memory.Rules6, t.boxes[box].rule6())
-			}
+		lowest = min(lowest, boxes[0].entry)
+		if places[i], ok = t.rules(boxes); !ok {
+			return forestRoot{}, false
 		}
-		places[i] = at | uint64(len(leaf))<<bpf.XDPForestNodeFOREST_COUNT_SHIFT
 	}
 	reference := func(n forestNode) uint64 {
 		if n.bits == 0 {
@@ -213,26 +246,28 @@ func (t *forestTree) write(root forestNode) forestRoot {
 		return uint64(nodes+uint32(n.at)) | uint64(n.bits)<<bpf.XDPForestNodeFOREST_BITS_SHIFT |
 			uint64(n.shift)<<bpf.XDPForestNodeFOREST_SHIFT_SHIFT | uint64(n.word)<<bpf.XDPForestNodeFOREST_WORD_SHIFT
 	}
-	for _, n := range t.nodes {
-		t.memory.Nodes = append(t.memory.Nodes, reference(n))
+	for i, n := range t.nodes {
+		t.memory.Nodes[int(at)+i] = reference(n)
 	}
-	return forestRoot{node: reference(root), lowest: lowest, depth: t.depth(root)}
+	return forestRoot{node: reference(root), lowest: lowest}, true
 }
 
-// depth is the most cuts below and with n.
-func (t *forestTree) depth(n forestNode) int {
-	deepest := make([]int, len(t.nodes)) // of the children that begin here, once known
-	var below func(n forestNode) int
-	below = func(n forestNode) int {
-		if n.bits == 0 {
-			return 0
-		}
-		if deepest[n.at] == 0 {
-			for _, child := range t.nodes[n.at : n.at+1<<n.bits] {
-				deepest[n.at] = max(deepest[n.at], 1+below(child))
-			}
-		}
-		return deepest[n.at]
+// rules writes a leaf and returns the reference to it.
+func (w *forestWriter) rules(boxes []*forestBox) (leaf uint64, ok bool) {
+	array, base := forestInRules4, w.base.rules4
+	if w.family == 6 {
+		array, base = forestInRules6, w.base.rules6
 	}
-	return below(n)
+	at, ok := w.take(array, len(boxes))
+	if !ok {
+		return 0, false
+	}
+	for i, box := range boxes {
+		if w.family == 4 {
+			w.memory.Rules4[int(at)+i] = box.rule4()
+		} else {
+			w.memory.Rules6[int(at)+i] = box.rule6()
+		}
+	}
+	return uint64(base+at) | uint64(len(boxes))<<bpf.XDPForestNodeFOREST_COUNT_SHIFT, true
 }

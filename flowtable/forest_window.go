@@ -72,7 +72,7 @@ func (t *forestTree) choose(boxes []int32, ejects bool) (best forestWindow, ok b
 // open, and how many boxes do not ask for it.
 func (t *forestTree) varies(boxes []int32, field int) (varies uint64, whole int) {
 	limit := uint64(1)<<forestLayout[field].width - 1 // all, for 64
-	if t.tb.family == 4 && (field == forestSrcLo || field == forestDstLo) {
+	if t.family == 4 && (field == forestSrcLo || field == forestDstLo) {
 		limit = 1<<32 - 1
 	}
 	one := -1

@@ -22,6 +22,7 @@ type candidate struct {
 	policy   *firewall.Policy // nil: it could not be read
 	files    []sourceFile     // configuration, policy in order, sets
 	restored int              // entry of the history that it comes from; 0: the files on disk
+	after    *Ruleset         // that it is to follow; nil: none
 }
 
 // A sourceFile is one of the files that make a policy.
@@ -110,11 +111,16 @@ func (k *candidate) parse() (err error) {
 // prepare compiles the policy for this gateway and runs its tests through the compiled classifier. A
 // policy that was in force before has passed its tests then: what of them fails now, because a rule has
 // expired or a route is another, is a warning.
-func (k *candidate) prepare(options firewall.CompileOptions, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, error) {
-	r, err := compileRuleset(k.config, k.policy, options)
+func (k *candidate) prepare(options firewall.CompileOptions, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (_ *Ruleset, err error) {
+	r, err := compileRuleset(k.config, k.policy, options, k.after)
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			r.revision.drop()
+		}
+	}()
 	pipes := []*flowtable.ACL{r.ACL}
 	if r.NAT != nil {
 		pipes = append(pipes, r.NAT.Destinations, r.NAT.Sources)

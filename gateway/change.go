@@ -28,7 +28,9 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	}
 	var done *Reloaded
 	if err == nil {
-		done, err = g.enact(q, k, r)
+		if done, err = g.enact(q, k, r); err != nil {
+			r.revision.drop()
+		}
 	}
 	if conflict := (*Conflict)(nil); !errors.As(err, &conflict) { // else nothing was looked at
 		g.loads.count(err)
@@ -139,7 +141,7 @@ func (g *running) compile(k *candidate) (*Ruleset, error) {
 	}
 	defer routes.close()
 	options := k.config.CompileOptions(g.now())
-	options.Previous = identities
+	options.Previous, k.after = identities, g.rules.Load()
 	return k.prepare(options, routes.zone)
 }
 

@@ -84,7 +84,11 @@ func (g *running) publish(r *Ruleset, epoch uint32) error {
 	if err != nil {
 		return err
 	}
-	return g.plane.Publish(next)
+	if err := g.plane.Publish(next); err != nil {
+		return err
+	}
+	g.options.Log.Debug("policy published", "epoch", epoch, "in_place", g.plane.InPlace())
+	return nil
 }
 
 // generation is the policy's, as it is to be in force now.
@@ -96,6 +100,7 @@ func (g *running) generation(r *Ruleset, epoch uint32) (dataplane.Generation, er
 	if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {
 		return next, fmt.Errorf("compile policy for the upgrade grace: %w", err)
 	}
+	next.Revised, next.Change = nil, nil
 	return next, nil
 }
 

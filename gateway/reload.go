@@ -148,7 +148,7 @@ func (g *running) expire() error {
 	}
 	options := old.config.CompileOptions(g.now())
 	options.Previous = identities
-	rules, err := compileRuleset(old.config, old.policy, options)
+	rules, err := compileRuleset(old.config, old.policy, options, old)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,8 @@ func (g *running) expire() error {
 // their next packet. What sets were given at runtime stays. After an error the policy before is in force as
 // it was.
 func (g *running) putInForce(r *Ruleset) error {
-	r, err := r.withLive(g.rules.Load().live, r.options)
+	old := g.rules.Load()
+	r, err := r.withLive(old.live, r.options, old)
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,12 @@ func (g *running) putInForce(r *Ruleset) error {
 }
 
 // replace is putInForce of a policy that has what sets were given at runtime.
-func (g *running) replace(r *Ruleset) error {
+func (g *running) replace(r *Ruleset) (err error) {
+	defer func() {
+		if err != nil {
+			r.revision.drop()
+		}
+	}()
 	old := g.rules.Load()
 	if n, most := r.Compiled.Identities.Rules(), int(g.plane.Sizes().Rules); n > most {
 		return firewall.Errors{r.config.PolicyPos.Errorf("policy needs counters for %d rules, and this run has %d", n, most).

@@ -22,6 +22,9 @@ type Ruleset struct {
 	Compiled *firewall.Compiled
 	ACL      *flowtable.ACL
 	NAT      *flowtable.NAT // nil: nothing is translated
+
+	revision *revision // nil: ACL was compiled anew
+
 	Warnings firewall.Errors
 
 	config *Config          // that names it
@@ -66,8 +69,8 @@ func Instructions(files []string, acl *flowtable.ACL) (asm.Instructions, error) 
 	return nil, firewall.Errors{e}
 }
 
-// compileRuleset makes a policy ready for this gateway. It runs no tests.
-func compileRuleset(c *Config, policy *firewall.Policy, options firewall.CompileOptions) (*Ruleset, error) {
+// compileRuleset makes a policy ready for this gateway, to follow another, which may be nil. It runs no tests.
+func compileRuleset(c *Config, policy *firewall.Policy, options firewall.CompileOptions, after *Ruleset) (*Ruleset, error) {
 	compiled, err := firewall.Compile(policy, options)
 	if err != nil {
 		return nil, err
@@ -75,29 +78,67 @@ func compileRuleset(c *Config, policy *firewall.Policy, options firewall.Compile
 	if errs := c.zoneless(compiled, policy.Monitors()); len(errs) > 0 {
 		return nil, errs
 	}
-	acl, err := flowtable.CompileACL(compiled.Entries)
-	if err != nil {
+	r := &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, Warnings: compiled.Warnings, config: c, policy: policy, options: options}
+	if err := r.compilePipes(after); err != nil {
+		r.revision.drop()
 		return nil, fmt.Errorf("compile policy: %w", err)
 	}
-	nat, err := compiled.NATBehind(acl)
-	if err != nil {
-		return nil, fmt.Errorf("compile policy: %w", err)
+	return r, nil
+}
+
+// compilePipes makes the pipes of a compiled policy: as a change of those of the one before where little else
+// differs, which is then in force in a moment, however many its rules are.
+func (r *Ruleset) compilePipes(after *Ruleset) (err error) {
+	if after != nil {
+		if acl, change, ok := after.ACL.Revise(r.Compiled.Entries); ok {
+			r.ACL, r.revision = acl, &revision{of: after.ACL, to: acl, change: change}
+		}
 	}
-	return &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, ACL: acl, NAT: nat, Warnings: compiled.Warnings, config: c, policy: policy, options: options}, nil
+	if r.ACL == nil {
+		if r.ACL, err = flowtable.CompileACL(r.Compiled.Entries); err != nil {
+			return err
+		}
+	}
+	if r.revision != nil && r.Compiled.TranslatesAs(after.Compiled) {
+		r.NAT = after.NAT
+		return nil
+	}
+	r.NAT, err = r.Compiled.NATBehind(r.ACL)
+	return err
+}
+
+// A revision says that the pipe of a policy's rules is a change of that of the one before, in the same memory.
+type revision struct {
+	of, to  *flowtable.ACL
+	change  *flowtable.ForestChange
+	dropped bool
+}
+
+// drop takes a revision back that was never in force, so that another one can be made. A nil one is none.
+func (r *revision) drop() {
+	if r != nil && !r.dropped {
+		r.dropped = true
+		r.to.Drop(r.change)
+	}
 }
 
 // withLive is the ruleset with what sets were given at runtime instead of what it has of that now, if that
-// makes any difference. Its policy's tests are not run: they are about what is written.
-func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions) (*Ruleset, error) {
+// makes any difference. After is what it is to follow, nil: nothing. Its policy's tests are not run: they are about
+// what is written.
+func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions, after *Ruleset) (*Ruleset, error) {
 	if len(r.live)+len(live) == 0 {
 		return r, nil
 	}
-	with, err := compileRuleset(r.config, r.policy.WithSets(live.changes(r.policy)), options)
+	if r != after {
+		r.revision.drop()
+	}
+	with, err := compileRuleset(r.config, r.policy.WithSets(live.changes(r.policy)), options, after)
 	if err != nil {
 		return nil, fmt.Errorf("compile policy with what sets were given at runtime: %w", err)
 	}
 	next := *r // files and warnings are those of what is written
 	next.Compiled, next.ACL, next.NAT, next.live, next.options = with.Compiled, with.ACL, with.NAT, live, options
+	next.revision = with.revision
 	return &next, nil
 }
 
@@ -133,6 +174,9 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
 		ClampMSS: r.clampsMSS(),
 		NAT:      r.NAT, NATNames: r.natNames(),
+	}
+	if r.revision != nil {
+		g.Revised, g.Change = r.revision.of, r.revision.change
 	}
 	var err error
 	if g.Numbers, err = r.Compiled.Identities.MarshalJSON(); err != nil {

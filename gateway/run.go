@@ -103,7 +103,7 @@ func newRunning(c *Config, o Options) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	if first.rules, err = first.rules.withLive(live, first.rules.options); err != nil {
+	if first.rules, err = first.rules.withLive(live, first.rules.options, nil); err != nil {
 		return nil, err
 	}
 	g.config, g.first, g.before, g.rules = first.config, first, first.before, newInForce(first.rules)

@@ -185,7 +185,7 @@ func (g *running) publishSets(rules *Ruleset, sets liveSets) error {
 			return err
 		}
 	}
-	next, err := rules.withLive(sets, options)
+	next, err := rules.withLive(sets, options, rules)
 	if err != nil {
 		return err
 	}
