@@ -60,8 +60,10 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	fronts     atomic.Pointer[front]     // front, for those who do not publish
 	crew       atomic.Pointer[crew]      // nil: no workers
 	capture    *Capture                  // that runs; publishing is held
+	front      *front                    // what stands in the generation's slot before it; nil: nothing; publishing is held
 	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
@@ -309,6 +311,9 @@ func (p *Plane) release() (err error) {
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}
+	p.fronts.Store(nil)
+	p.front.close()
+	p.front = nil
 	if p.mem != nil {
 		p.mem.close()
 	}
