@@ -198,6 +198,14 @@ struct {
 	__type(value, __u32);
 } devices SEC(".maps");
 
+/* Where the gateway's own program is while a pipeline stands in its place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} after_pipes SEC(".maps");
+
 /* ---- Gateway -------------------------------------------------------------------------------- */
 
 struct {

@@ -5,14 +5,6 @@
 
 #include "packet.h"
 
-/* Where the gateway's own program is while a pipeline stands in its place. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} after_pipes SEC(".maps");
-
 /* Where a frame's headers are, in bytes from its beginning, and what it came with. */
 struct pipe_place {
 	__u32 l3, l4, payload; /* 0 = there is none */

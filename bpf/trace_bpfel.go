@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	TraceMapAfterPipes      = "after_pipes"
 	TraceMapDevices         = "devices"
 	TraceMapDropLogs        = "drop_logs"
 	TraceMapEgresses        = "egresses"
@@ -140,6 +141,7 @@ type TraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceMapSpecs struct {
+	AfterPipes    *ebpf.MapSpec `ebpf:"after_pipes"`
 	Devices       *ebpf.MapSpec `ebpf:"devices"`
 	DropLogs      *ebpf.MapSpec `ebpf:"drop_logs"`
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
@@ -238,6 +240,7 @@ func (o *TraceObjects) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceMaps struct {
+	AfterPipes    *ebpf.Map `ebpf:"after_pipes"`
 	Devices       *ebpf.Map `ebpf:"devices"`
 	DropLogs      *ebpf.Map `ebpf:"drop_logs"`
 	Egresses      *ebpf.Map `ebpf:"egresses"`
@@ -290,6 +293,7 @@ type TraceMaps struct {
 
 func (m *TraceMaps) Close() error {
 	return _TraceClose(
+		m.AfterPipes,
 		m.Devices,
 		m.DropLogs,
 		m.Egresses,

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	WithoutNATMapAfterPipes        = "after_pipes"
 	WithoutNATMapDevices           = "devices"
 	WithoutNATMapDropLogs          = "drop_logs"
 	WithoutNATMapEgresses          = "egresses"
@@ -187,6 +188,7 @@ type WithoutNATProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WithoutNATMapSpecs struct {
+	AfterPipes    *ebpf.MapSpec `ebpf:"after_pipes"`
 	Devices       *ebpf.MapSpec `ebpf:"devices"`
 	DropLogs      *ebpf.MapSpec `ebpf:"drop_logs"`
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
@@ -322,6 +324,7 @@ func (o *WithoutNATObjects) Close() error {
 //
 // It can be passed to LoadWithoutNATObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WithoutNATMaps struct {
+	AfterPipes    *ebpf.Map `ebpf:"after_pipes"`
 	Devices       *ebpf.Map `ebpf:"devices"`
 	DropLogs      *ebpf.Map `ebpf:"drop_logs"`
 	Egresses      *ebpf.Map `ebpf:"egresses"`
@@ -378,6 +381,7 @@ type WithoutNATMaps struct {
 
 func (m *WithoutNATMaps) Close() error {
 	return _WithoutNATClose(
+		m.AfterPipes,
 		m.Devices,
 		m.DropLogs,
 		m.Egresses,

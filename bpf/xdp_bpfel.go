@@ -972,6 +972,7 @@ type XDPWorkerQueue struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	XDPMapAfterPipes        = "after_pipes"
 	XDPMapDevices           = "devices"
 	XDPMapDropLogs          = "drop_logs"
 	XDPMapEgresses          = "egresses"
@@ -1143,6 +1144,7 @@ type XDPProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPMapSpecs struct {
+	AfterPipes    *ebpf.MapSpec `ebpf:"after_pipes"`
 	Devices       *ebpf.MapSpec `ebpf:"devices"`
 	DropLogs      *ebpf.MapSpec `ebpf:"drop_logs"`
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
@@ -1278,6 +1280,7 @@ func (o *XDPObjects) Close() error {
 //
 // It can be passed to LoadXDPObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPMaps struct {
+	AfterPipes    *ebpf.Map `ebpf:"after_pipes"`
 	Devices       *ebpf.Map `ebpf:"devices"`
 	DropLogs      *ebpf.Map `ebpf:"drop_logs"`
 	Egresses      *ebpf.Map `ebpf:"egresses"`
@@ -1334,6 +1337,7 @@ type XDPMaps struct {
 
 func (m *XDPMaps) Close() error {
 	return _XDPClose(
+		m.AfterPipes,
 		m.Devices,
 		m.DropLogs,
 		m.Egresses,

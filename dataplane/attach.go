@@ -179,14 +179,14 @@ func distinct(ports []*Port) error {
 // addDevice lets XDP redirect to the port.
 func (p *Plane) addDevice(port *Port) error {
 	key := uint32(port.ID)
-	if err := p.maps[bpf.XDPMapDevices].Put(key, port.Index); err != nil {
+	if err := p.setDevice(key, port.Index); err != nil {
 		return port.errorf("make device %s a redirect target: %w", port.Device, err)
 	}
 	if p.life != nil && p.life.taken && !port.lost {
 		return nil // it was there before
 	}
 	// The kernel empties the slot itself when the device goes.
-	p.undo = append(p.undo, func() error { return ignoreMissing(p.maps[bpf.XDPMapDevices].Delete(key)) })
+	p.undo = append(p.undo, func() error { return ignoreMissing(p.dropDevice(key)) })
 	return nil
 }
 

@@ -472,7 +472,7 @@ func (c *portChange) open(ports []*Port) error {
 		hop := port.nexthop()
 		storeWords(&p.mem.nexthops[nexthopPort+int(port.ID)], &hop)
 		if port.present() {
-			errs = append(errs, p.maps[bpf.XDPMapDevices].Put(uint32(port.ID), port.Index))
+			errs = append(errs, p.setDevice(uint32(port.ID), port.Index))
 		}
 		p.storePort(port)
 		errs = append(errs, p.fillZones(port))
@@ -527,7 +527,7 @@ func (c *portChange) leave() {
 		}
 		if i < 0 {
 			storeWords(&p.mem.nexthops[nexthopPort+int(old.ID)], &bpf.XDPNexthop{})
-			errs = append(errs, p.clearDevice(old), p.clearZones(old), deleted(p.maps[bpf.XDPMapDevices].Delete(uint32(old.ID))))
+			errs = append(errs, p.clearDevice(old), p.clearZones(old), p.dropDevice(uint32(old.ID)))
 		} else if old.present() { // its number goes on with another device
 			p.clearSeat(old)
 			errs = append(errs, deleted(p.maps[bpf.XDPMapEgresses].Delete(old.Index)))

@@ -167,7 +167,11 @@ func (p *Plane) decideConversion() error {
 
 // usesTables reports whether the policy in force goes through the tables that are pinned in a directory.
 func usesTables(dir string) (bool, error) {
-	generations, err := ebpf.LoadPinnedMap(filepath.Join(dir, bpf.XDPMapGenerations), nil)
+	slot := bpf.XDPMapGenerations
+	if inFront(dir) {
+		slot = bpf.XDPMapAfterPipes
+	}
+	generations, err := ebpf.LoadPinnedMap(filepath.Join(dir, slot), nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil // it ended before it had pinned all
 	}

@@ -235,10 +235,18 @@ func (p *Plane) putInSlots(next *programs) error {
 	if err := p.maps[bpf.XDPMapGuards].Put(uint32(0), next.guard); err != nil {
 		return fmt.Errorf("put egress guard in force: %w", err)
 	}
-	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.xdp); err != nil {
+	if err := p.maps[p.slot()].Put(uint32(0), next.xdp); err != nil {
 		return fmt.Errorf("put XDP program in force: %w", err)
 	}
 	return nil
+}
+
+// slot names the map that holds the generation's XDP program.
+func (p *Plane) slot() string {
+	if p.front != nil {
+		return bpf.XDPMapAfterPipes
+	}
+	return bpf.XDPMapGenerations
 }
 
 func ignoreAbsent(err error) error {

@@ -58,7 +58,7 @@ func (p *Plane) generationProblems() (problems []error) {
 	for _, slot := range []struct {
 		name    string
 		program *ebpf.Program
-	}{{bpf.XDPMapGenerations, g.xdp}, {bpf.XDPMapGuards, g.guard}} {
+	}{{p.slot(), g.inSlots().xdp}, {bpf.XDPMapGuards, g.inSlots().guard}} {
 		info, err := slot.program.Info()
 		if err != nil {
 			problems = append(problems, fmt.Errorf("read running program: %w", err))

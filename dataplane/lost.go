@@ -12,8 +12,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/softdpu/softdpu/bpf"
 )
 
 // A PortEvent is something that has become of a port's device.
@@ -53,7 +51,7 @@ func (p *Plane) lose(port *Port) error {
 	errs := []error{p.clearDevice(port)}
 	p.unready(port)
 	// The kernel has done so, but for a device in the hands of another namespace since.
-	errs = append(errs, deleted(p.maps[bpf.XDPMapDevices].Delete(uint32(port.ID))), p.unlink(port))
+	errs = append(errs, p.dropDevice(uint32(port.ID)), p.unlink(port))
 	if p.life != nil {
 		errs = append(errs, p.life.state.drop(port.Device))
 		for _, dev := range port.vlanDevices {

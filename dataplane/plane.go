@@ -60,9 +60,11 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
+	fronts     atomic.Pointer[front]     // front, for those who do not publish
 	crew       atomic.Pointer[crew]      // nil: no workers
 	capture    *Capture                  // that runs; publishing is held
 	retired    *retired                  // of a change in place; publishing is held
+	front      *front                    // what stands in the generation's slot before it; nil: nothing; publishing is held
 	workers    bool                      // flows may have stages; publishing is held
 	watched    atomic.Pointer[time.Time] // when the route watcher last said that it lives
 
@@ -310,6 +312,9 @@ func (p *Plane) release() (err error) {
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}
+	p.fronts.Store(nil)
+	p.front.close()
+	p.front = nil
 	if p.mem != nil {
 		p.mem.close()
 	}

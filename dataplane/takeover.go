@@ -198,7 +198,10 @@ func (p *Plane) resume() error {
 	}
 	p.nat.may, p.nat.limits, p.nat.maps = p.life.state.NAT, p.life.state.SourceLimits, p.life.state.Mappings
 	g := &loaded{epoch: p.life.state.Epoch}
-	err := p.maps[bpf.XDPMapGenerations].Lookup(uint32(0), &g.xdp)
+	err := p.resumeFront()
+	if err == nil {
+		err = p.maps[p.slot()].Lookup(uint32(0), &g.xdp)
+	}
 	if err == nil {
 		err = p.maps[bpf.XDPMapGuards].Lookup(uint32(0), &g.guard)
 	}

@@ -14,18 +14,9 @@ import (
 	"github.com/softdpu/softdpu/testenv"
 )
 
-// Real packets through the real program: routes and neighbours are found, a policy is replaced under
-// traffic, and a MAC that changes without a word is noticed.
-func TestTraffic(t *testing.T) {
-	t.Parallel()
-	g := newGateway(t, "client-server")
-	p := g.plane(t)
-	if err := p.Publish(Generation{Epoch: 1, ACL: allowAll(t), Rules: 1}); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Attach(routed()); err != nil {
-		t.Fatal(err)
-	}
+// follow has a plane follow the routes until the test ends.
+func (g *gateway) follow(t *testing.T, p *Plane) {
+	t.Helper()
 	routes, err := p.WatchRoutes()
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +30,22 @@ func TestTraffic(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Real packets through the real program: routes and neighbours are found, a policy is replaced under
+// traffic, and a MAC that changes without a word is noticed.
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, "client-server")
+	p := g.plane(t)
+	if err := p.Publish(Generation{Epoch: 1, ACL: allowAll(t), Rules: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Attach(routed()); err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	g.follow(t, p)
 	client, server := g.lab.Must(t, "client"), g.lab.Must(t, "server")
 	ping := func(ip string) error {
 		r, err := client.Ping(ctx, netip.MustParseAddr(ip), testenv.PingOptions{Timeout: 200 * time.Millisecond})

@@ -1,0 +1,317 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/softdpu/softdpu/bpf"
+	pipeline "github.com/softdpu/softdpu/flowtable/pipe"
+)
+
+// front is a pipeline in the kernel: its program stands in the slot that dispatchers jump to, and jumps to the
+// generation's, which then stands in the slot behind it.
+type front struct {
+	program *ebpf.Program
+	maps    map[string]*ebpf.Map
+	mem     memory
+
+	compiled *pipeline.Program // nil: that of a run before
+	groups   []*ebpf.Map       // device maps of its groups of ports, by number
+
+	mu sync.Mutex // of groups' devices
+}
+
+func (f *front) close() {
+	if f == nil {
+		return
+	}
+	f.program.Close()
+	for _, m := range f.maps {
+		m.Close()
+	}
+	for _, m := range f.groups {
+		m.Close()
+	}
+	f.mem.close()
+}
+
+// ErrNoPolicy says that a pipeline has nothing to stand in front of.
+var ErrNoPolicy = errors.New("no policy is in force yet")
+
+// ApplyPipeline puts a compiled pipeline in front of the policy in force by one update of a slot, in the place of
+// another one if there is one: no packet sees parts of two, none is lost. Prog.Memory is the kernel's from then on, and
+// prog the plane's. Entries that the one before had under the same name, or with the same match in a pipe of the
+// same name, keep their counts. Policies that are published later come behind it. On an error all stays as it is.
+func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	g := p.running.Load()
+	if g == nil {
+		return fmt.Errorf("apply pipeline %s: %w", prog.Pipeline.Name, ErrNoPolicy)
+	}
+	next, err := p.loadFront(prog)
+	if err != nil {
+		return fmt.Errorf("apply pipeline %s: %w", prog.Pipeline.Name, explainPermission(err))
+	}
+	prev := p.front
+	p.front = next
+	// What it leads to is there before it is.
+	if err = p.maps[bpf.XDPMapAfterPipes].Put(uint32(0), g.inSlots().xdp); err == nil {
+		err = p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.program)
+	}
+	if err != nil {
+		p.front = prev
+		next.close()
+		return fmt.Errorf("apply pipeline %s: %w", prog.Pipeline.Name, err)
+	}
+	p.showFront(next)
+	if prev != nil {
+		p.wait()
+		if prev.compiled != nil {
+			prog.Adopt(prev.compiled)
+		}
+		prev.close()
+	}
+	return nil
+}
+
+// RemovePipeline has packets go to the policy at once again. Without a pipeline it does nothing.
+func (p *Plane) RemovePipeline() error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	g, prev := p.running.Load(), p.front
+	if prev == nil {
+		return nil
+	}
+	if g == nil {
+		return fmt.Errorf("remove the pipeline: %w", ErrNoPolicy)
+	}
+	if err := p.maps[bpf.XDPMapGenerations].Put(uint32(0), g.inSlots().xdp); err != nil {
+		return fmt.Errorf("remove the pipeline: %w", err)
+	}
+	p.front = nil
+	p.showFront(nil)
+	p.wait() // packets under way in it go on to the policy
+	err := ignoreAbsent(p.maps[bpf.XDPMapAfterPipes].Delete(uint32(0)))
+	prev.close()
+	if err != nil {
+		return fmt.Errorf("remove the pipeline: %w", err)
+	}
+	return nil
+}
+
+// Pipeline calls fn with the pipeline in force, whose memory is the kernel's; with nil if there is none, or if it is one
+// of the run before. No other is put in force meanwhile.
+func (p *Plane) Pipeline(fn func(*pipeline.Program) error) error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	if p.front == nil {
+		return fn(nil)
+	}
+	return fn(p.front.compiled)
+}
+
+// PipelineTraces returns the ring of the pipeline in force to which its program tells of packets, if it was compiled to
+// trace. The caller closes it.
+func (p *Plane) PipelineTraces() (*ebpf.Map, error) {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	if p.front == nil || p.front.compiled == nil {
+		return nil, errors.New("no pipeline is in force")
+	}
+	return p.front.maps[bpf.PipesMapPipeTraces].Clone()
+}
+
+// wait returns when no packet is under way in programs that were in force before.
+func (p *Plane) wait() {
+	if Grace() != nil {
+		time.Sleep(graceByTime)
+	}
+}
+
+// showFront tells those who do not publish which pipeline is in force.
+func (p *Plane) showFront(f *front) { p.fronts.Store(f) }
+
+// resumeFront finds the pipeline that a run before has left in force.
+func (p *Plane) resumeFront() error {
+	var prog *ebpf.Program
+	if err := p.maps[bpf.XDPMapGenerations].Lookup(uint32(0), &prog); err != nil {
+		return err
+	}
+	info, err := prog.Info()
+	if err != nil || info.Name != frontName {
+		return errors.Join(err, prog.Close())
+	}
+	p.front = &front{program: prog}
+	return nil
+}
+
+// inFront reports whether a pipeline stands in front of the policy of the plane that is pinned in a directory.
+func inFront(dir string) bool {
+	after, err := ebpf.LoadPinnedMap(filepath.Join(dir, bpf.XDPMapAfterPipes), nil)
+	if err != nil {
+		return false
+	}
+	defer after.Close()
+	var id uint32
+	return after.Lookup(uint32(0), &id) == nil
+}
+
+// frontName is what the kernel calls the program of a pipeline: at most 15 bytes.
+const frontName = bpf.PipesProgSoftdpuPipes
+
+// loadFront loads a pipeline, beside what is in force.
+func (p *Plane) loadFront(prog *pipeline.Program) (*front, error) {
+	spec, err := bpf.LoadPipes()
+	if err != nil {
+		return nil, fmt.Errorf("read the program of pipelines: %w", err)
+	}
+	if err := p.setPipelineConstants(spec, prog); err != nil {
+		return nil, err
+	}
+	if err := prog.Replace(spec.Programs[bpf.PipesProgSoftdpuPipes]); err != nil {
+		return nil, err
+	}
+	tables, err := newPipeTables(frontPipes(prog), spec.Maps)
+	if err != nil {
+		return nil, err
+	}
+	defer tables.close() // the program holds them
+	shared := make(map[string]*ebpf.Map)
+	for name := range spec.Maps {
+		if m := p.maps[name]; m != nil {
+			shared[name], spec.Maps[name].MaxEntries = m, m.MaxEntries()
+		}
+	}
+	for name, m := range tables.maps {
+		shared[name], spec.Maps[name].MaxEntries = m, m.MaxEntries()
+	}
+	prog.Size(spec)
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return nil, err
+	}
+	defer coll.Close()
+	f := &front{compiled: prog, program: coll.DetachProgram(bpf.PipesProgSoftdpuPipes), maps: make(map[string]*ebpf.Map)}
+	for _, name := range []string{bpf.PipesMapPipeEntries, bpf.PipesMapPipeBuckets, bpf.PipesMapPipeMeters, bpf.PipesMapPipeGroups, bpf.PipesMapPipeTraces} {
+		f.maps[name] = coll.DetachMap(name)
+	}
+	if err := errors.Join(f.fill(prog), p.makeGroups(f)); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// fill has the kernel's memory hold what the program's does, and the program use that.
+func (f *front) fill(prog *pipeline.Program) error {
+	entries, err := view[bpf.PipesPipeEntry](&f.mem, f.maps[bpf.PipesMapPipeEntries])
+	if err != nil {
+		return err
+	}
+	buckets, err := view[bpf.PipesPipeBucket](&f.mem, f.maps[bpf.PipesMapPipeBuckets])
+	if err != nil {
+		return err
+	}
+	meters, err := view[bpf.PipesPipeMeter](&f.mem, f.maps[bpf.PipesMapPipeMeters])
+	if err != nil {
+		return err
+	}
+	return prog.MoveTo(&pipeline.Memory{Entries: entries, Buckets: buckets, Meters: meters}, func() {
+		if Grace() != nil {
+			time.Sleep(graceByTime)
+		}
+	})
+}
+
+// makeGroups makes the device maps of the groups of ports that packets are copied to.
+func (p *Plane) makeGroups(f *front) error {
+	for n := range f.compiled.Groups {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "pipe_group", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: portMax + 1})
+		if err != nil {
+			return fmt.Errorf("make a group of ports: %w", err)
+		}
+		f.groups = append(f.groups, m)
+		if err := f.maps[bpf.PipesMapPipeGroups].Put(uint32(n), m); err != nil {
+			return fmt.Errorf("make a group of ports: %w", err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, port := range p.ports {
+		if port.present() {
+			if err := f.setDevice(uint32(port.ID), port.Index); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setDevice has the groups that a port is in send to a device; 0: to none.
+func (f *front) setDevice(id, index uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for n, m := range f.groups {
+		switch {
+		case !slices.Contains(f.compiled.Groups[n], id):
+		case index == 0:
+			errs = append(errs, deleted(m.Delete(id)))
+		default:
+			errs = append(errs, m.Put(id, index))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setDevice has XDP redirect to a port's device.
+func (p *Plane) setDevice(id, index uint32) error {
+	err := p.maps[bpf.XDPMapDevices].Put(id, index)
+	if f := p.fronts.Load(); f != nil && err == nil {
+		err = f.setDevice(id, index)
+	}
+	return err
+}
+
+// dropDevice has XDP send nothing by a port any more.
+func (p *Plane) dropDevice(id uint32) error {
+	err := deleted(p.maps[bpf.XDPMapDevices].Delete(id))
+	if f := p.fronts.Load(); f != nil {
+		err = errors.Join(err, f.setDevice(id, 0))
+	}
+	return err
+}
+
+// setPipelineConstants writes what the program of a pipeline is told of the plane, and of the pipeline.
+func (p *Plane) setPipelineConstants(spec *ebpf.CollectionSpec, prog *pipeline.Program) error {
+	constants := prog.Constants()
+	constants[bpf.PipesVarHashSeed] = p.seed
+	constants[bpf.PipesVarGroup4Mask] = p.sizes.Groups - 1
+	constants[bpf.PipesVarGroup6Mask] = p.sizes.Groups - 1
+	constants[bpf.PipesVarStripeBits] = p.sizes.StripeBits
+	for name, value := range constants {
+		v := spec.Variables[name]
+		if v == nil {
+			return fmt.Errorf("set constant %s: the program object has none: it does not fit this binary", name)
+		}
+		if err := v.Set(value); err != nil {
+			return fmt.Errorf("set constant %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// frontPipes are the classifiers of a pipeline, in the order in which their memory lies.
+func frontPipes(prog *pipeline.Program) (all []pipe) {
+	for _, acl := range prog.ACLs() {
+		all = append(all, pipe{acl: acl})
+	}
+	return all
+}
