@@ -21,9 +21,10 @@ func (p *Program) Size(spec *ebpf.CollectionSpec) {
 // Constants are those of the program in C that depend on the pipeline, by name.
 func (p *Program) Constants() map[string]any {
 	constants := map[string]any{
-		bpf.PipesVarUsed:    p.Used,
-		bpf.PipesVarTracing: boolByte(p.options.Trace),
-		bpf.PipesVarCheckIp: boolByte(p.Used>>wordHas&1 == 1),
+		bpf.PipesVarUsed:     p.Used,
+		bpf.PipesVarTracing:  boolByte(p.options.Trace),
+		bpf.PipesVarCheckIp:  boolByte(p.Used>>wordHas&1 == 1),
+		bpf.PipesVarPipeSeed: p.options.Seed, bpf.PipesVarPipeSpreadSeed: p.options.SpreadSeed,
 	}
 	for i, name := range []string{bpf.PipesVarRaw0, bpf.PipesVarRaw1, bpf.PipesVarRaw2, bpf.PipesVarRaw3} {
 		value := ^uint32(0)
@@ -68,6 +69,18 @@ func (p *Program) MoveTo(m *Memory, grace func()) error {
 	copy(m.Buckets, p.Memory.Buckets)
 	copy(m.Meters, p.Memory.Meters)
 	p.Memory = m
+	for _, pl := range p.Pipes {
+		if pl.Table == nil {
+			continue
+		}
+		c := p.Config(pl.Number, *m)
+		c.Now, c.Grace = pl.Table.Now, grace
+		t, err := OpenTable(c)
+		if err != nil {
+			return fmt.Errorf("move pipe %s to other memory: %w", pl.Pipe.Name, err)
+		}
+		pl.Table = t
+	}
 	return nil
 }
 

@@ -68,6 +68,9 @@ func TestTableOfMillions(t *testing.T) {
 	process := anonymous(t)
 	var maps uint64
 	for name, m := range k.Maps {
+		if !strings.HasPrefix(name, "pipe_") {
+			continue // of headers that the object shares with the gateway's programs
+		}
 		info, err := m.Info()
 		if err != nil {
 			t.Fatal(err)
