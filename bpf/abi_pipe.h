@@ -138,7 +138,7 @@ struct pipe_entry {
 	__u16 mirror; /* 1 + number of the mirror; 0 = none */
 	__u16 flags; /* enum pipe_entry_flag */
 	__u32 age; /* ticks: unused for longer it is told of; 0 = never */
-	__u32 pad;
+	__u32 rank; /* of a control pipe in tables: the lowest one decides */
 };
 
 enum pipe_entry_flag { PIPE_ENTRY_COUNTS = 1 };

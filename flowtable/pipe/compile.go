@@ -30,17 +30,40 @@ type Limits struct {
 // It keeps p. Errors name the pipe: forwards that lead in a circle, mirrors of packets that are not sent by the pipeline, more
 // than there is room for.
 func Compile(p *Pipeline, o Options) (*Program, error) {
-	c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}}
-	if err := c.compile(); err != nil {
-		return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
+	tables := make(map[int]bool)
+	for {
+		c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables}
+		err := c.compile()
+		if err == nil {
+			return c.Program, nil
+		}
+		largest := c.largest()
+		if !errors.Is(err, errSize) || largest == nil {
+			return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
+		}
+		tables[largest.Number] = true
 	}
-	return c.Program, nil
+}
+
+// errSize is part of errors about programs that are too large.
+var errSize = errors.New("make lists of actions shorter, or pipes fewer")
+
+// largest is the largest search that can be a table instead; nil: there is none.
+func (c *compiler) largest() (largest *Planned) {
+	for _, pl := range c.Pipes {
+		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control) && pl.tree != nil &&
+			(largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
+			largest = pl
+		}
+	}
+	return largest
 }
 
 // compiler makes a program.
 type compiler struct {
 	*Program
 	number map[string]int // of pipes
+	tables map[int]bool   // numbers of pipes that must not become instructions
 	later  []func() error // what fills memory once all of it is laid out
 }
 

@@ -56,7 +56,7 @@ func (p *Program) Instructions() (asm.Instructions, []asm.Instructions, error) {
 		return nil, nil, err
 	}
 	if limit := p.options.Limits.program(); e.slots > limit {
-		return nil, nil, fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program", e.slots, limit)
+		return nil, nil, fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program: %w", e.slots, limit, errSize)
 	}
 	return first, e.functions, nil
 }
@@ -104,7 +104,7 @@ type label = flowtable.TextLabel
 type text struct {
 	*flowtable.Text
 	e      *emitter
-	broken flowtable.TextLabel // answers drop: where the verifier wants an answer and no packet comes
+	broken label // answers drop: where the verifier wants an answer and no packet comes
 }
 
 func (e *emitter) text() *text {
@@ -125,6 +125,9 @@ func (t *text) end(fn *btf.Func, broken uint32) (asm.Instructions, error) {
 	t.Return(broken)
 	insns, err := t.Finish(fn)
 	t.e.slots += t.Slots()
+	if err != nil {
+		err = fmt.Errorf("%w: %w", err, errSize)
+	}
 	return insns, err
 }
 
@@ -193,13 +196,13 @@ const stretchSlots = 400
 // stretch are the pipes that one function holds.
 type stretch struct {
 	from, to int // in Order
-	labels   []flowtable.TextLabel
-	done     flowtable.TextLabel // the answer is in r0
-	exits    map[uint32]flowtable.TextLabel
+	labels   []label
+	done     label // the answer is in r0
+	exits    map[uint32]label
 }
 
 func (e *emitter) stretch(t *text, from, to int) *stretch {
-	s := &stretch{from: from, to: to, done: t.Label(), exits: map[uint32]flowtable.TextLabel{}}
+	s := &stretch{from: from, to: to, done: t.Label(), exits: map[uint32]label{}}
 	for range to - from {
 		s.labels = append(s.labels, t.Label())
 	}

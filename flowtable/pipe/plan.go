@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // nobody is the record at place 0.
@@ -53,11 +54,16 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	pl.First = uint32(len(c.Memory.Entries))
 	switch p.Kind {
 	case Basic:
-		if c.inCode(pl) {
+		if pl.Pipe.Fixed && c.small(pl) {
 			return c.search(pl, records)
 		}
 		return c.exact(pl, records)
-	case Control, OrderedList, LPM:
+	case Control:
+		if c.small(pl) {
+			return c.search(pl, records)
+		}
+		return c.tuples(pl, records)
+	case OrderedList, LPM:
 		return c.search(pl, records)
 	case ACL:
 		return c.classifier(pl, records)
@@ -131,6 +137,9 @@ func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error
 	if m.Count || m.Age > 0 {
 		r.Flags |= entryCounts
 	}
+	if m.Age > 0 {
+		r.Age = max(1, flowtable.Ticks(m.Age))
+	}
 	if m.Counter != "" {
 		i := slices.Index(p.Pipeline.Counters, m.Counter)
 		if i < 0 {
@@ -203,10 +212,9 @@ func (c *compiler) share(pl *Planned, records []bpf.PipesPipeEntry) error {
 	return nil
 }
 
-// inCode tells whether a basic pipe is to become instructions: they change only with the whole program, and a search grows
-// with the entries, while a look-up in a table takes the same for all.
-func (c *compiler) inCode(pl *Planned) bool {
-	return pl.Pipe.Fixed && len(pl.Pipe.Entries) <= c.options.Limits.code()
+// small tells whether a pipe may become instructions.
+func (c *compiler) small(pl *Planned) bool {
+	return !c.tables[pl.Number] && len(pl.Pipe.Entries) <= c.options.Limits.code()
 }
 
 // search makes a pipe a search tree.
@@ -218,12 +226,21 @@ func (c *compiler) search(pl *Planned, records []bpf.PipesPipeEntry) error {
 	}
 	items := pl.items()
 	pl.tree = newTree(items)
-	pl.alone = pl.Pipe.Fixed && len(items) <= aloneEntries
+	steps := 0
+	for i := range records {
+		if a := records[i].Action; a > 0 {
+			steps += len(pl.actions[a-1].steps)
+		}
+	}
+	pl.alone = pl.Pipe.Fixed && len(items) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
 	return nil
 }
 
-// aloneEntries is the largest number of entries that have instructions of their own for what is done on a hit.
-const aloneEntries = 16
+// Entries that have instructions of their own for what is done on a hit.
+const (
+	aloneEntries = 16
+	aloneSteps   = 100 // instructions that there must be room for to a step of their actions
+)
 
 // items returns what the entries of a pipe ask, in the order in which they match.
 func (pl *Planned) items() (items []item) {

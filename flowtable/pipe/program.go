@@ -56,10 +56,11 @@ type Planned struct {
 	LPM    *LPMTable
 	ACL    *flowtable.ACL
 
-	need     uint32 // enum pipe_has: without these a packet is a miss
-	keys     []term // of exact matches and of hashes
-	tree     *tree  // InCode
-	bucket   uint32 // InBuckets, and a consistent hash: the first one
+	need     uint32   // enum pipe_has: without these a packet is a miss
+	keys     []term   // of exact matches and of hashes
+	tree     *tree    // InCode
+	bucket   uint32   // InBuckets, and a consistent hash: the first one
+	tuples   []*tuple // of a control pipe InBuckets
 	actions  []action
 	forward  uint32 // of all entries; 0: each says
 	miss     uint32

@@ -100,7 +100,9 @@ func (p *Program) find(pl *Planned, f *bpf.PipesPipeFields) (place uint32, found
 			return pl.Places[n], true
 		}
 	case InBuckets:
-		if f.Word[wordHas]&pl.need == pl.need {
+		if pl.Table == nil {
+			place = p.among(pl, f)
+		} else if f.Word[wordHas]&pl.need == pl.need {
 			place = pl.Table.Lookup(pl.keyOf(f))
 		}
 		return place, place != 0
