@@ -30,6 +30,9 @@ const (
 	stackKey  = -4 // of look-ups in maps
 )
 
+// maxFunctions is how many functions may be generated: kernels take 256 with those written in C.
+const maxFunctions = 200
+
 // treeInline is the largest search, in slots, that stands where its pipe does and not in a function of its own.
 const treeInline = 1500
 
@@ -54,6 +57,9 @@ func (p *Program) Instructions() (asm.Instructions, []asm.Instructions, error) {
 	first, err := e.walk()
 	if err != nil {
 		return nil, nil, err
+	}
+	if n := len(e.functions) + 1; n > maxFunctions {
+		return nil, nil, fmt.Errorf("its pipes need %d functions, more than the %d that fit into a program: %w", n, maxFunctions, errSize)
 	}
 	if limit := p.options.Limits.program(); e.slots > limit {
 		return nil, nil, fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program: %w", e.slots, limit, errSize)
@@ -161,7 +167,7 @@ func (e *emitter) walk() (asm.Instructions, error) {
 		total += sizes[i]
 		e.slots, e.functions = before, functions
 	}
-	room := e.options.Limits.function() - stretchSlots - len(e.join)*4
+	room := e.options.Limits.function() - stretchSlots*(4+len(e.Order)) - 4*len(e.join)
 	if total <= room {
 		t := e.text()
 		t.begin()
@@ -190,8 +196,8 @@ func (e *emitter) walk() (asm.Instructions, error) {
 	return e.caller(ends)
 }
 
-// stretchSlots is what a function takes beside its pipes.
-const stretchSlots = 400
+// stretchSlots is about what a function takes beside its pipes, for each of them.
+const stretchSlots = 10
 
 // stretch are the pipes that one function holds.
 type stretch struct {

@@ -1,6 +1,8 @@
 package pipe
 
 import (
+	"fmt"
+
 	"github.com/cilium/ebpf/asm"
 )
 
@@ -22,23 +24,65 @@ func (e *emitter) actionSlots(pl *Planned) (slots []int, apart bool) {
 	return slots, total > min(actionsInline, e.options.Limits.function()/4)
 }
 
-// action writes a function that does an action of a pipe: it is given the place of the entry, and answers where the
-// packet goes if it dies of it, else 0.
-func (e *emitter) action(pl *Planned, i int, name string) error {
+// group writes a function that does some of the actions of a pipe: it is given the place of the entry and the number of
+// the action, and answers where the packet goes if it dies of it, else 0.
+func (e *emitter) group(pl *Planned, actions []int, name string) error {
 	t := e.text()
 	t.begin()
-	ttl := t.Label()
-	t.Add(asm.Mov.Reg32(regPlace, asm.R2))
-	if pl.actions[i].words > 0 {
-		t.record(known{})
+	ttl, end := t.Label(), t.Label()
+	t.Add(asm.Mov.Reg32(regPlace, asm.R2), asm.Mov.Reg32(regForward, asm.R3))
+	for _, i := range actions {
+		if pl.actions[i].words > 0 {
+			t.record(known{})
+			break
+		}
 	}
-	t.steps(pl, &pl.actions[i], nil, ttl)
+	labels := make([]label, len(actions))
+	for n := range labels {
+		labels[n] = t.Label()
+	}
+	t.Dispatch(regForward, actions, labels)
+	for n, i := range actions {
+		t.Place(labels[n])
+		t.steps(pl, &pl.actions[i], nil, ttl)
+		t.GoTo(end)
+	}
+	t.Place(end)
 	t.Return(0)
 	t.Place(ttl)
 	t.Return(toDrop | reasonTTL)
-	insns, err := t.end(function(name, "place"), toDrop)
+	insns, err := t.end(function(name, "place", "action"), toDrop)
 	e.functions = append(e.functions, insns)
 	return err
+}
+
+// groups divides the actions of a pipe that do not stand in it over functions, and returns the name of each one's.
+func (e *emitter) groups(pl *Planned, slots []int) (names []string, err error) {
+	names = make([]string, len(slots))
+	room := e.options.Limits.function() / 2
+	var group []int
+	total, n := 0, 0
+	flush := func() {
+		if len(group) > 0 && err == nil {
+			err = e.group(pl, group, names[group[0]])
+		}
+		group, total = nil, 0
+	}
+	for i, size := range slots {
+		if size <= actionInline {
+			continue
+		}
+		if size += 4; total+size > room {
+			flush()
+		}
+		if len(group) == 0 {
+			n++
+		}
+		group, total = append(group, i), total+size
+		names[i] = fmt.Sprintf("%s_do%d_%d", emitName, pl.Number, n)
+	}
+	flush()
+	return names, err
 }
 
 // steps writes an action; the operands that entries give are k's, or stand in the record. A packet whose time to live has

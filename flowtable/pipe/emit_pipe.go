@@ -267,19 +267,25 @@ func (t *text) act(s *stretch, pl *Planned, k *known) error {
 		return nil
 	}
 	slots, apart := t.e.actionSlots(pl)
-	one := func(i int) error {
-		if !apart || slots[i] <= actionInline {
-			t.steps(pl, &pl.actions[i], nil, ttl)
-			return nil
+	names := make([]string, len(slots))
+	if apart {
+		var err error
+		if names, err = t.e.groups(pl, slots); err != nil {
+			return err
 		}
-		name := fmt.Sprintf("%s_do%d_%d", emitName, pl.Number, i)
-		t.Add(asm.Mov.Reg(asm.R1, regFields), asm.Mov.Reg32(asm.R2, regPlace))
-		t.Call(name)
+	}
+	one := func(i int) {
+		if names[i] == "" {
+			t.steps(pl, &pl.actions[i], nil, ttl)
+			return
+		}
+		t.Add(asm.Mov.Reg(asm.R1, regFields), asm.Mov.Reg32(asm.R2, regPlace), asm.Mov.Imm32(asm.R3, int32(i)))
+		t.Call(names[i])
 		t.JumpImm(asm.JNE, asm.R0, 0, s.done)
-		return t.e.action(pl, i, name)
 	}
 	if len(pl.actions) == 1 {
-		return one(0)
+		one(0)
+		return nil
 	}
 	end := t.Label()
 	t.Add(asm.LoadMem(asm.R1, regRecord, recordAction, asm.Half))
@@ -292,9 +298,7 @@ func (t *text) act(s *stretch, pl *Planned, k *known) error {
 	t.Dispatch(asm.R1, numbers, labels)
 	for i := range pl.actions {
 		t.Place(labels[i])
-		if err := one(i); err != nil {
-			return err
-		}
+		one(i)
 		if i < len(pl.actions)-1 {
 			t.GoTo(end)
 		}
