@@ -14,6 +14,8 @@ const (
 	lpmMostBits = 18
 	// lpmPart is how many edges a tree has on average: they fit into one node.
 	lpmPart = 8
+	// lpmMany is for how many parts it pays to look for those prefixes first that can cover one.
+	lpmMany = 1000
 	// lpmOne is for a table of a single tree.
 	lpmOne = 32
 )
@@ -86,9 +88,18 @@ func (t *trie) change(sorted, changed []prefix, gone []lpmRun) ([]lpmRun, error)
 	t.sorted = sorted
 	var made []lpmRun
 	var edges []edge
+	covers := sorted
+	if touched > lpmMany { // few prefixes are so short that they cover parts
+		covers = nil
+		for _, p := range sorted {
+			if p.bits <= width {
+				covers = append(covers, p)
+			}
+		}
+	}
 	build := func(i int) (word uint64, err error) {
 		var run lpmRun
-		word, run, edges, err = t.build(i, width, edges[:0])
+		word, run, edges, err = t.build(i, width, covers, edges[:0])
 		if run.n > 0 {
 			made = append(made, run)
 		}
@@ -148,10 +159,10 @@ func appendRun(gone []lpmRun, word uint64) []lpmRun {
 	return gone
 }
 
-// build writes the tree of one part of the table, and returns its word.
-func (t *trie) build(i int, width uint8, edges []edge) (uint64, lpmRun, []edge, error) {
+// build writes the tree of one part of the table, and returns its word. Covers has all prefixes that may cover the part, in order.
+func (t *trie) build(i int, width uint8, covers []prefix, edges []edge) (uint64, lpmRun, []edge, error) {
 	from := wide{hi: uint64(i) << 32 << (lpmOne - width)}
-	edges, first := edgesOf(edges, t.sorted, from, width, cover(t.sorted, from, width))
+	edges, first := edgesOf(edges, t.sorted, from, width, cover(covers, from, width))
 	if len(edges) == 0 {
 		return uint64(first) << 24, lpmRun{}, edges, nil
 	}
