@@ -89,7 +89,6 @@ type Memory struct {
 	Entries []bpf.PipesPipeEntry
 	Buckets []bpf.PipesPipeBucket
 	Meters  []bpf.PipesPipeMeter
+	Tries   []uint64 // words of tables of prefixes, by number
+	Arena   *Arena   // of tables of prefixes
 }
-
-// LPMTable stands here until its file comes.
-type LPMTable struct{}

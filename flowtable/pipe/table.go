@@ -25,6 +25,7 @@ const (
 	// tableLoad is the share of slots, in per cent, to which tables are filled. A key finds both of its buckets full at
 	// 63 to 68 per cent of a table of 16 million slots, and later in smaller ones.
 	tableLoad   = 60
+	tableSpare  = 4096       // most places beyond the size
 	bucketOther = 0x9e3779b1 // PIPE_OTHER
 )
 
@@ -34,8 +35,9 @@ func TableBuckets(size int) int {
 	return max(2, 1<<bits.Len(uint((slots+bucketSlots-1)/bucketSlots-1)))
 }
 
-// TablePlaces is how many places in memory a table for so many entries takes: an entry that changes has two for a while.
-func TablePlaces(size int) int { return size + 1 }
+// TablePlaces is how many places in memory a table for so many entries takes. An entry that changes has two for a while:
+// with none to spare a full table would wait for packets after every change, and not after every batch.
+func TablePlaces(size int) int { return size + min(size/16+1, tableSpare) }
 
 // TableConfig says where a table lies.
 type TableConfig struct {
