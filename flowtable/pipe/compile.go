@@ -51,7 +51,7 @@ var errSize = errors.New("make lists of actions shorter, or pipes fewer")
 // largest is the largest search that can be a table instead; nil: there is none.
 func (c *compiler) largest() (largest *Planned) {
 	for _, pl := range c.Pipes {
-		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control) && pl.tree != nil &&
+		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control || pl.Pipe.Kind == LPM) && pl.tree != nil &&
 			(largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
 			largest = pl
 		}
@@ -62,9 +62,10 @@ func (c *compiler) largest() (largest *Planned) {
 // compiler makes a program.
 type compiler struct {
 	*Program
-	number map[string]int // of pipes
-	tables map[int]bool   // numbers of pipes that must not become instructions
-	later  []func() error // what fills memory once all of it is laid out
+	number                map[string]int // of pipes
+	tables                map[int]bool   // numbers of pipes that must not become instructions
+	later                 []func() error // what fills memory once all of it is laid out
+	roots, nodes4, nodes6 int            // of the arena
 }
 
 func (c *compiler) compile() error {
@@ -96,6 +97,15 @@ func (c *compiler) compile() error {
 			return fmt.Errorf("pipe %s: %w", c.Pipes[n].Pipe.Name, err)
 		}
 	}
+	c.Memory.Arena = NewArena(make([]uint64, c.roots), make([]bpf.PipesPipeNode4, c.nodes4), make([]bpf.PipesPipeNode6, c.nodes6))
+	for _, m := range c.Pipeline.Meters {
+		config, err := m.Config()
+		if err != nil {
+			return err
+		}
+		c.Memory.Meters = append(c.Memory.Meters, config)
+	}
+	c.meters = make([]MeterState, len(c.Memory.Meters))
 	for _, fill := range c.later {
 		if err := fill(); err != nil {
 			return err

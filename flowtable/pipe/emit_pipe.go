@@ -100,6 +100,9 @@ func (t *text) find(pl *Planned, hit, miss label) error {
 		t.ask(pl.need, pl.keys, pl.bucket, pl.Table, miss)
 		t.Add(asm.Mov.Reg32(regPlace, asm.R0))
 		return nil
+	case InTrie:
+		t.longest(pl, miss)
+		return nil
 	case InACL:
 		return t.classify(pl, miss)
 	case InSlots:

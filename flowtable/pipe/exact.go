@@ -48,9 +48,9 @@ func (p *Program) Config(number int, m Memory) TableConfig {
 	}
 }
 
-// Key is what the table of a basic pipe has an entry under.
+// Key is what the table of a basic pipe has an entry under, and of an LPM pipe its exact part.
 func (pl *Planned) Key(e *Entry) (key []uint32) {
-	for i := range pl.Pipe.Match {
+	for i := range e.Match {
 		for _, w := range e.Match[i].Value {
 			key = append(key, w&pl.keys[len(key)].mask)
 		}

@@ -63,7 +63,12 @@ func (c *compiler) plan(pl *Planned) (err error) {
 			return c.search(pl, records)
 		}
 		return c.tuples(pl, records)
-	case OrderedList, LPM:
+	case LPM:
+		if p.Fixed && c.small(pl) {
+			return c.search(pl, records)
+		}
+		return c.prefixes(pl, records)
+	case OrderedList:
 		return c.search(pl, records)
 	case ACL:
 		return c.classifier(pl, records)
