@@ -11,7 +11,7 @@ import (
 // prefixes makes an LPM pipe a table of prefixes.
 func (c *compiler) prefixes(pl *Planned, records []bpf.PipesPipeEntry) error {
 	p := pl.Pipe
-	pl.Form = InTrie
+	pl.Form, pl.tree = InTrie, nil
 	pl.keys = keysOf(p.Match[1:])
 	if len(pl.keys) > lpmExact {
 		return fmt.Errorf("its exact part takes %d words of 32 bits, and at most %d are compared beside a prefix: have a basic pipe before it match some", len(pl.keys), lpmExact)
