@@ -36,6 +36,7 @@ type PipeBenchPipeTally struct {
 const (
 	PipeBenchMapGenerations     = "generations"
 	PipeBenchMapPeerHash        = "peer_hash"
+	PipeBenchMapPeerTrie        = "peer_trie"
 	PipeBenchMapPipeBuckets     = "pipe_buckets"
 	PipeBenchMapPipeEntries     = "pipe_entries"
 	PipeBenchMapPipeMeterStates = "pipe_meter_states"
@@ -57,6 +58,7 @@ const (
 	PipeBenchProgProbeMeter     = "probe_meter"
 	PipeBenchProgProbeNothing   = "probe_nothing"
 	PipeBenchProgProbePeer      = "probe_peer"
+	PipeBenchProgProbeTrie      = "probe_trie"
 	PipeBenchVarCountHits       = "count_hits"
 	PipeBenchVarPipeSeed        = "pipe_seed"
 	PipeBenchVarPipeSpreadSeed  = "pipe_spread_seed"
@@ -117,6 +119,7 @@ type PipeBenchProgramSpecs struct {
 	ProbeMeter   *ebpf.ProgramSpec `ebpf:"probe_meter"`
 	ProbeNothing *ebpf.ProgramSpec `ebpf:"probe_nothing"`
 	ProbePeer    *ebpf.ProgramSpec `ebpf:"probe_peer"`
+	ProbeTrie    *ebpf.ProgramSpec `ebpf:"probe_trie"`
 }
 
 // PipeBenchMapSpecs contains maps before they are loaded into the kernel.
@@ -125,6 +128,7 @@ type PipeBenchProgramSpecs struct {
 type PipeBenchMapSpecs struct {
 	Generations     *ebpf.MapSpec `ebpf:"generations"`
 	PeerHash        *ebpf.MapSpec `ebpf:"peer_hash"`
+	PeerTrie        *ebpf.MapSpec `ebpf:"peer_trie"`
 	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
 	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
@@ -174,6 +178,7 @@ func (o *PipeBenchObjects) Close() error {
 type PipeBenchMaps struct {
 	Generations     *ebpf.Map `ebpf:"generations"`
 	PeerHash        *ebpf.Map `ebpf:"peer_hash"`
+	PeerTrie        *ebpf.Map `ebpf:"peer_trie"`
 	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
 	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
@@ -192,6 +197,7 @@ func (m *PipeBenchMaps) Close() error {
 	return _PipeBenchClose(
 		m.Generations,
 		m.PeerHash,
+		m.PeerTrie,
 		m.PipeBuckets,
 		m.PipeEntries,
 		m.PipeMeterStates,
@@ -233,6 +239,7 @@ type PipeBenchPrograms struct {
 	ProbeMeter   *ebpf.Program `ebpf:"probe_meter"`
 	ProbeNothing *ebpf.Program `ebpf:"probe_nothing"`
 	ProbePeer    *ebpf.Program `ebpf:"probe_peer"`
+	ProbeTrie    *ebpf.Program `ebpf:"probe_trie"`
 }
 
 func (p *PipeBenchPrograms) Close() error {
@@ -246,6 +253,7 @@ func (p *PipeBenchPrograms) Close() error {
 		p.ProbeMeter,
 		p.ProbeNothing,
 		p.ProbePeer,
+		p.ProbeTrie,
 	)
 }
 
