@@ -48,7 +48,7 @@ enum pipe_word {
 	PIPE_ESP_SPI,
 	PIPE_ESP_SEQ,
 	PIPE_VXLAN_VNI,
-	PIPE_CT_STATE, /* enum pipe_ct, of the last connection tracking pipe */
+	PIPE_CT_STATE, /* enum pipe_ct_state, of the last connection tracking pipe */
 	PIPE_RAW0, /* four bytes at an offset that the pipeline names, the first one the most significant */
 	PIPE_RAW1,
 	PIPE_RAW2,
@@ -94,7 +94,7 @@ enum pipe_written {
 
 enum pipe_fragment { PIPE_FRAGMENT_NONE, PIPE_FRAGMENT_FIRST, PIPE_FRAGMENT_LATER };
 enum pipe_color { PIPE_GREEN, PIPE_YELLOW, PIPE_RED };
-enum pipe_ct { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
+enum pipe_ct_state { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
 
 /* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. */
 enum pipe_forward {
@@ -138,7 +138,7 @@ struct pipe_entry {
 	__u16 mirror; /* 1 + number of the mirror; 0 = none */
 	__u16 flags; /* enum pipe_entry_flag */
 	__u32 age; /* ticks: unused for longer it is told of; 0 = never */
-	__u32 pad;
+	__u32 rank; /* of a control pipe in tables: the lowest one decides */
 };
 
 enum pipe_entry_flag { PIPE_ENTRY_COUNTS = 1 };
@@ -198,6 +198,23 @@ struct pipe_fields {
 	__u32 word[PIPE_WORDS];
 	__u32 key[PIPE_KEY]; /* what is looked up, masked */
 	struct classify_key acl; /* the same for ACL pipes */
+	__u16 domain; /* routing domain of the port that it came by; VLANs of inline pairs have their own */
+	__u8 paired; /* that port is one of an inline pair */
+	__u8 pad[5];
+};
+
+/* A packet's walk, as a program that traces tells it. */
+struct pipe_trace {
+	__u64 ns; /* of the boot-time clock without sleep */
+	__u32 port; /* id; 0: by none */
+	__u32 forward; /* enum pipe_forward: where it went in the end */
+	__u32 length; /* bytes of the frame as it came */
+	__u32 steps; /* valid of step */
+	struct pipe_trace_step {
+		__u32 pipe; /* number */
+		__u32 place; /* of the entry that matched; 0 = none */
+	} step[PIPE_PIPES];
+	__u8 head[128]; /* of the frame as it came */
 };
 
 #endif

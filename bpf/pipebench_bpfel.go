@@ -34,21 +34,73 @@ type PipeBenchPipeTally struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	PipeBenchMapAfterPipes      = "after_pipes"
+	PipeBenchMapDevices         = "devices"
+	PipeBenchMapDropLogs        = "drop_logs"
+	PipeBenchMapEgresses        = "egresses"
+	PipeBenchMapEvents          = "events"
+	PipeBenchMapFlows4          = "flows4"
+	PipeBenchMapFlows6          = "flows6"
+	PipeBenchMapForestChecks    = "forest_checks"
+	PipeBenchMapForestEntries   = "forest_entries"
+	PipeBenchMapForestNodes     = "forest_nodes"
+	PipeBenchMapForestRules4    = "forest_rules4"
+	PipeBenchMapForestRules6    = "forest_rules6"
+	PipeBenchMapFragments       = "fragments"
+	PipeBenchMapGateway         = "gateway"
 	PipeBenchMapGenerations     = "generations"
+	PipeBenchMapGuards          = "guards"
+	PipeBenchMapHeldFragments   = "held_fragments"
+	PipeBenchMapLegCells        = "leg_cells"
+	PipeBenchMapLocals          = "locals"
+	PipeBenchMapMacs            = "macs"
+	PipeBenchMapNatAddresses    = "nat_addresses"
+	PipeBenchMapNatBuckets      = "nat_buckets"
+	PipeBenchMapNatCounters     = "nat_counters"
+	PipeBenchMapNatHalves       = "nat_halves"
+	PipeBenchMapNatPasses       = "nat_passes"
+	PipeBenchMapNatPorts        = "nat_ports"
+	PipeBenchMapNatRules        = "nat_rules"
+	PipeBenchMapNatServers      = "nat_servers"
+	PipeBenchMapNatTallies      = "nat_tallies"
+	PipeBenchMapNexthops        = "nexthops"
+	PipeBenchMapOverflow4       = "overflow4"
+	PipeBenchMapOverflow6       = "overflow6"
+	PipeBenchMapPasses          = "passes"
 	PipeBenchMapPeerHash        = "peer_hash"
 	PipeBenchMapPeerTrie        = "peer_trie"
 	PipeBenchMapPipeBuckets     = "pipe_buckets"
 	PipeBenchMapPipeEntries     = "pipe_entries"
+	PipeBenchMapPipeGroups      = "pipe_groups"
 	PipeBenchMapPipeMeterStates = "pipe_meter_states"
 	PipeBenchMapPipeMeters      = "pipe_meters"
 	PipeBenchMapPipeNodes4      = "pipe_nodes4"
 	PipeBenchMapPipeNodes6      = "pipe_nodes6"
 	PipeBenchMapPipeProbes      = "pipe_probes"
 	PipeBenchMapPipeRoots       = "pipe_roots"
+	PipeBenchMapPipeScratches   = "pipe_scratches"
 	PipeBenchMapPipeTallies     = "pipe_tallies"
+	PipeBenchMapPipeTraces      = "pipe_traces"
 	PipeBenchMapPipeTries       = "pipe_tries"
+	PipeBenchMapPipeTurns       = "pipe_turns"
+	PipeBenchMapPipeWalks       = "pipe_walks"
+	PipeBenchMapPortMss         = "port_mss"
+	PipeBenchMapPorts           = "ports"
 	PipeBenchMapProbeFields     = "probe_fields"
 	PipeBenchMapReasons         = "reasons"
+	PipeBenchMapRejects         = "rejects"
+	PipeBenchMapRuleWorks       = "rule_works"
+	PipeBenchMapRules           = "rules"
+	PipeBenchMapScratches       = "scratches"
+	PipeBenchMapSetNodes4       = "set_nodes4"
+	PipeBenchMapSetNodes6       = "set_nodes6"
+	PipeBenchMapSims            = "sims"
+	PipeBenchMapSockets         = "sockets"
+	PipeBenchMapStripes         = "stripes"
+	PipeBenchMapTableCounters   = "table_counters"
+	PipeBenchMapVlanDevices     = "vlan_devices"
+	PipeBenchMapVlanZones       = "vlan_zones"
+	PipeBenchMapWorkerQueues    = "worker_queues"
 	PipeBenchProgProbeFind      = "probe_find"
 	PipeBenchProgProbeGroup4    = "probe_group4"
 	PipeBenchProgProbeGroup6    = "probe_group6"
@@ -60,9 +112,29 @@ const (
 	PipeBenchProgProbePeer      = "probe_peer"
 	PipeBenchProgProbeTrie      = "probe_trie"
 	PipeBenchVarCountHits       = "count_hits"
+	PipeBenchVarDropEvents      = "drop_events"
+	PipeBenchVarEpoch           = "epoch"
+	PipeBenchVarEventRate       = "event_rate"
+	PipeBenchVarFlowsMax        = "flows_max"
+	PipeBenchVarForceStages     = "force_stages"
+	PipeBenchVarFragmentMask    = "fragment_mask"
+	PipeBenchVarGroup4Mask      = "group4_mask"
+	PipeBenchVarGroup6Mask      = "group6_mask"
+	PipeBenchVarHalfOpenMax     = "half_open_max"
+	PipeBenchVarHashSeed        = "hash_seed"
+	PipeBenchVarHaveFiltering   = "have_filtering"
+	PipeBenchVarHaveMacs        = "have_macs"
+	PipeBenchVarHaveMapping     = "have_mapping"
+	PipeBenchVarHaveMss         = "have_mss"
+	PipeBenchVarHaveSourceLimit = "have_source_limit"
+	PipeBenchVarHaveWorkers     = "have_workers"
+	PipeBenchVarNatLayout       = "nat_layout"
+	PipeBenchVarOverflowMax     = "overflow_max"
 	PipeBenchVarPipeSeed        = "pipe_seed"
 	PipeBenchVarPipeSpreadSeed  = "pipe_spread_seed"
 	PipeBenchVarProbeMask       = "probe_mask"
+	PipeBenchVarSimulate        = "simulate"
+	PipeBenchVarStripeBits      = "stripe_bits"
 	PipeBenchVarTableFirst      = "table_first"
 	PipeBenchVarTableMask       = "table_mask"
 	PipeBenchVarTableWords      = "table_words"
@@ -126,34 +198,106 @@ type PipeBenchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipeBenchMapSpecs struct {
+	AfterPipes      *ebpf.MapSpec `ebpf:"after_pipes"`
+	Devices         *ebpf.MapSpec `ebpf:"devices"`
+	DropLogs        *ebpf.MapSpec `ebpf:"drop_logs"`
+	Egresses        *ebpf.MapSpec `ebpf:"egresses"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	Flows4          *ebpf.MapSpec `ebpf:"flows4"`
+	Flows6          *ebpf.MapSpec `ebpf:"flows6"`
+	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
+	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
+	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
+	ForestRules6    *ebpf.MapSpec `ebpf:"forest_rules6"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	Gateway         *ebpf.MapSpec `ebpf:"gateway"`
 	Generations     *ebpf.MapSpec `ebpf:"generations"`
+	Guards          *ebpf.MapSpec `ebpf:"guards"`
+	HeldFragments   *ebpf.MapSpec `ebpf:"held_fragments"`
+	LegCells        *ebpf.MapSpec `ebpf:"leg_cells"`
+	Locals          *ebpf.MapSpec `ebpf:"locals"`
+	Macs            *ebpf.MapSpec `ebpf:"macs"`
+	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatBuckets      *ebpf.MapSpec `ebpf:"nat_buckets"`
+	NatCounters     *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatHalves       *ebpf.MapSpec `ebpf:"nat_halves"`
+	NatPasses       *ebpf.MapSpec `ebpf:"nat_passes"`
+	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatRules        *ebpf.MapSpec `ebpf:"nat_rules"`
+	NatServers      *ebpf.MapSpec `ebpf:"nat_servers"`
+	NatTallies      *ebpf.MapSpec `ebpf:"nat_tallies"`
+	Nexthops        *ebpf.MapSpec `ebpf:"nexthops"`
+	Overflow4       *ebpf.MapSpec `ebpf:"overflow4"`
+	Overflow6       *ebpf.MapSpec `ebpf:"overflow6"`
+	Passes          *ebpf.MapSpec `ebpf:"passes"`
 	PeerHash        *ebpf.MapSpec `ebpf:"peer_hash"`
 	PeerTrie        *ebpf.MapSpec `ebpf:"peer_trie"`
 	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
+	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
 	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
 	PipeNodes6      *ebpf.MapSpec `ebpf:"pipe_nodes6"`
 	PipeProbes      *ebpf.MapSpec `ebpf:"pipe_probes"`
 	PipeRoots       *ebpf.MapSpec `ebpf:"pipe_roots"`
+	PipeScratches   *ebpf.MapSpec `ebpf:"pipe_scratches"`
 	PipeTallies     *ebpf.MapSpec `ebpf:"pipe_tallies"`
+	PipeTraces      *ebpf.MapSpec `ebpf:"pipe_traces"`
 	PipeTries       *ebpf.MapSpec `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.MapSpec `ebpf:"pipe_turns"`
+	PipeWalks       *ebpf.MapSpec `ebpf:"pipe_walks"`
+	PortMss         *ebpf.MapSpec `ebpf:"port_mss"`
+	Ports           *ebpf.MapSpec `ebpf:"ports"`
 	ProbeFields     *ebpf.MapSpec `ebpf:"probe_fields"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	Rejects         *ebpf.MapSpec `ebpf:"rejects"`
+	RuleWorks       *ebpf.MapSpec `ebpf:"rule_works"`
+	Rules           *ebpf.MapSpec `ebpf:"rules"`
+	Scratches       *ebpf.MapSpec `ebpf:"scratches"`
+	SetNodes4       *ebpf.MapSpec `ebpf:"set_nodes4"`
+	SetNodes6       *ebpf.MapSpec `ebpf:"set_nodes6"`
+	Sims            *ebpf.MapSpec `ebpf:"sims"`
+	Sockets         *ebpf.MapSpec `ebpf:"sockets"`
+	Stripes         *ebpf.MapSpec `ebpf:"stripes"`
+	TableCounters   *ebpf.MapSpec `ebpf:"table_counters"`
+	VlanDevices     *ebpf.MapSpec `ebpf:"vlan_devices"`
+	VlanZones       *ebpf.MapSpec `ebpf:"vlan_zones"`
+	WorkerQueues    *ebpf.MapSpec `ebpf:"worker_queues"`
 }
 
 // PipeBenchVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipeBenchVariableSpecs struct {
-	CountHits      *ebpf.VariableSpec `ebpf:"count_hits"`
-	PipeSeed       *ebpf.VariableSpec `ebpf:"pipe_seed"`
-	PipeSpreadSeed *ebpf.VariableSpec `ebpf:"pipe_spread_seed"`
-	ProbeMask      *ebpf.VariableSpec `ebpf:"probe_mask"`
-	TableFirst     *ebpf.VariableSpec `ebpf:"table_first"`
-	TableMask      *ebpf.VariableSpec `ebpf:"table_mask"`
-	TableWords     *ebpf.VariableSpec `ebpf:"table_words"`
+	CountHits       *ebpf.VariableSpec `ebpf:"count_hits"`
+	DropEvents      *ebpf.VariableSpec `ebpf:"drop_events"`
+	Epoch           *ebpf.VariableSpec `ebpf:"epoch"`
+	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
+	FlowsMax        *ebpf.VariableSpec `ebpf:"flows_max"`
+	ForceStages     *ebpf.VariableSpec `ebpf:"force_stages"`
+	FragmentMask    *ebpf.VariableSpec `ebpf:"fragment_mask"`
+	Group4Mask      *ebpf.VariableSpec `ebpf:"group4_mask"`
+	Group6Mask      *ebpf.VariableSpec `ebpf:"group6_mask"`
+	HalfOpenMax     *ebpf.VariableSpec `ebpf:"half_open_max"`
+	HashSeed        *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering   *ebpf.VariableSpec `ebpf:"have_filtering"`
+	HaveMacs        *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping     *ebpf.VariableSpec `ebpf:"have_mapping"`
+	HaveMss         *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveSourceLimit *ebpf.VariableSpec `ebpf:"have_source_limit"`
+	HaveWorkers     *ebpf.VariableSpec `ebpf:"have_workers"`
+	NatLayout       *ebpf.VariableSpec `ebpf:"nat_layout"`
+	OverflowMax     *ebpf.VariableSpec `ebpf:"overflow_max"`
+	PipeSeed        *ebpf.VariableSpec `ebpf:"pipe_seed"`
+	PipeSpreadSeed  *ebpf.VariableSpec `ebpf:"pipe_spread_seed"`
+	ProbeMask       *ebpf.VariableSpec `ebpf:"probe_mask"`
+	Simulate        *ebpf.VariableSpec `ebpf:"simulate"`
+	StripeBits      *ebpf.VariableSpec `ebpf:"stripe_bits"`
+	TableFirst      *ebpf.VariableSpec `ebpf:"table_first"`
+	TableMask       *ebpf.VariableSpec `ebpf:"table_mask"`
+	TableWords      *ebpf.VariableSpec `ebpf:"table_words"`
 }
 
 // PipeBenchObjects contains all objects after they have been loaded into the kernel.
@@ -176,40 +320,144 @@ func (o *PipeBenchObjects) Close() error {
 //
 // It can be passed to LoadPipeBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipeBenchMaps struct {
+	AfterPipes      *ebpf.Map `ebpf:"after_pipes"`
+	Devices         *ebpf.Map `ebpf:"devices"`
+	DropLogs        *ebpf.Map `ebpf:"drop_logs"`
+	Egresses        *ebpf.Map `ebpf:"egresses"`
+	Events          *ebpf.Map `ebpf:"events"`
+	Flows4          *ebpf.Map `ebpf:"flows4"`
+	Flows6          *ebpf.Map `ebpf:"flows6"`
+	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
+	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
+	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
+	ForestRules6    *ebpf.Map `ebpf:"forest_rules6"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	Gateway         *ebpf.Map `ebpf:"gateway"`
 	Generations     *ebpf.Map `ebpf:"generations"`
+	Guards          *ebpf.Map `ebpf:"guards"`
+	HeldFragments   *ebpf.Map `ebpf:"held_fragments"`
+	LegCells        *ebpf.Map `ebpf:"leg_cells"`
+	Locals          *ebpf.Map `ebpf:"locals"`
+	Macs            *ebpf.Map `ebpf:"macs"`
+	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatBuckets      *ebpf.Map `ebpf:"nat_buckets"`
+	NatCounters     *ebpf.Map `ebpf:"nat_counters"`
+	NatHalves       *ebpf.Map `ebpf:"nat_halves"`
+	NatPasses       *ebpf.Map `ebpf:"nat_passes"`
+	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
+	NatRules        *ebpf.Map `ebpf:"nat_rules"`
+	NatServers      *ebpf.Map `ebpf:"nat_servers"`
+	NatTallies      *ebpf.Map `ebpf:"nat_tallies"`
+	Nexthops        *ebpf.Map `ebpf:"nexthops"`
+	Overflow4       *ebpf.Map `ebpf:"overflow4"`
+	Overflow6       *ebpf.Map `ebpf:"overflow6"`
+	Passes          *ebpf.Map `ebpf:"passes"`
 	PeerHash        *ebpf.Map `ebpf:"peer_hash"`
 	PeerTrie        *ebpf.Map `ebpf:"peer_trie"`
 	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
+	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
 	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
 	PipeNodes6      *ebpf.Map `ebpf:"pipe_nodes6"`
 	PipeProbes      *ebpf.Map `ebpf:"pipe_probes"`
 	PipeRoots       *ebpf.Map `ebpf:"pipe_roots"`
+	PipeScratches   *ebpf.Map `ebpf:"pipe_scratches"`
 	PipeTallies     *ebpf.Map `ebpf:"pipe_tallies"`
+	PipeTraces      *ebpf.Map `ebpf:"pipe_traces"`
 	PipeTries       *ebpf.Map `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.Map `ebpf:"pipe_turns"`
+	PipeWalks       *ebpf.Map `ebpf:"pipe_walks"`
+	PortMss         *ebpf.Map `ebpf:"port_mss"`
+	Ports           *ebpf.Map `ebpf:"ports"`
 	ProbeFields     *ebpf.Map `ebpf:"probe_fields"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
+	Rejects         *ebpf.Map `ebpf:"rejects"`
+	RuleWorks       *ebpf.Map `ebpf:"rule_works"`
+	Rules           *ebpf.Map `ebpf:"rules"`
+	Scratches       *ebpf.Map `ebpf:"scratches"`
+	SetNodes4       *ebpf.Map `ebpf:"set_nodes4"`
+	SetNodes6       *ebpf.Map `ebpf:"set_nodes6"`
+	Sims            *ebpf.Map `ebpf:"sims"`
+	Sockets         *ebpf.Map `ebpf:"sockets"`
+	Stripes         *ebpf.Map `ebpf:"stripes"`
+	TableCounters   *ebpf.Map `ebpf:"table_counters"`
+	VlanDevices     *ebpf.Map `ebpf:"vlan_devices"`
+	VlanZones       *ebpf.Map `ebpf:"vlan_zones"`
+	WorkerQueues    *ebpf.Map `ebpf:"worker_queues"`
 }
 
 func (m *PipeBenchMaps) Close() error {
 	return _PipeBenchClose(
+		m.AfterPipes,
+		m.Devices,
+		m.DropLogs,
+		m.Egresses,
+		m.Events,
+		m.Flows4,
+		m.Flows6,
+		m.ForestChecks,
+		m.ForestEntries,
+		m.ForestNodes,
+		m.ForestRules4,
+		m.ForestRules6,
+		m.Fragments,
+		m.Gateway,
 		m.Generations,
+		m.Guards,
+		m.HeldFragments,
+		m.LegCells,
+		m.Locals,
+		m.Macs,
+		m.NatAddresses,
+		m.NatBuckets,
+		m.NatCounters,
+		m.NatHalves,
+		m.NatPasses,
+		m.NatPorts,
+		m.NatRules,
+		m.NatServers,
+		m.NatTallies,
+		m.Nexthops,
+		m.Overflow4,
+		m.Overflow6,
+		m.Passes,
 		m.PeerHash,
 		m.PeerTrie,
 		m.PipeBuckets,
 		m.PipeEntries,
+		m.PipeGroups,
 		m.PipeMeterStates,
 		m.PipeMeters,
 		m.PipeNodes4,
 		m.PipeNodes6,
 		m.PipeProbes,
 		m.PipeRoots,
+		m.PipeScratches,
 		m.PipeTallies,
+		m.PipeTraces,
 		m.PipeTries,
+		m.PipeTurns,
+		m.PipeWalks,
+		m.PortMss,
+		m.Ports,
 		m.ProbeFields,
 		m.Reasons,
+		m.Rejects,
+		m.RuleWorks,
+		m.Rules,
+		m.Scratches,
+		m.SetNodes4,
+		m.SetNodes6,
+		m.Sims,
+		m.Sockets,
+		m.Stripes,
+		m.TableCounters,
+		m.VlanDevices,
+		m.VlanZones,
+		m.WorkerQueues,
 	)
 }
 
@@ -217,13 +465,33 @@ func (m *PipeBenchMaps) Close() error {
 //
 // It can be passed to LoadPipeBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipeBenchVariables struct {
-	CountHits      *ebpf.Variable `ebpf:"count_hits"`
-	PipeSeed       *ebpf.Variable `ebpf:"pipe_seed"`
-	PipeSpreadSeed *ebpf.Variable `ebpf:"pipe_spread_seed"`
-	ProbeMask      *ebpf.Variable `ebpf:"probe_mask"`
-	TableFirst     *ebpf.Variable `ebpf:"table_first"`
-	TableMask      *ebpf.Variable `ebpf:"table_mask"`
-	TableWords     *ebpf.Variable `ebpf:"table_words"`
+	CountHits       *ebpf.Variable `ebpf:"count_hits"`
+	DropEvents      *ebpf.Variable `ebpf:"drop_events"`
+	Epoch           *ebpf.Variable `ebpf:"epoch"`
+	EventRate       *ebpf.Variable `ebpf:"event_rate"`
+	FlowsMax        *ebpf.Variable `ebpf:"flows_max"`
+	ForceStages     *ebpf.Variable `ebpf:"force_stages"`
+	FragmentMask    *ebpf.Variable `ebpf:"fragment_mask"`
+	Group4Mask      *ebpf.Variable `ebpf:"group4_mask"`
+	Group6Mask      *ebpf.Variable `ebpf:"group6_mask"`
+	HalfOpenMax     *ebpf.Variable `ebpf:"half_open_max"`
+	HashSeed        *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering   *ebpf.Variable `ebpf:"have_filtering"`
+	HaveMacs        *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping     *ebpf.Variable `ebpf:"have_mapping"`
+	HaveMss         *ebpf.Variable `ebpf:"have_mss"`
+	HaveSourceLimit *ebpf.Variable `ebpf:"have_source_limit"`
+	HaveWorkers     *ebpf.Variable `ebpf:"have_workers"`
+	NatLayout       *ebpf.Variable `ebpf:"nat_layout"`
+	OverflowMax     *ebpf.Variable `ebpf:"overflow_max"`
+	PipeSeed        *ebpf.Variable `ebpf:"pipe_seed"`
+	PipeSpreadSeed  *ebpf.Variable `ebpf:"pipe_spread_seed"`
+	ProbeMask       *ebpf.Variable `ebpf:"probe_mask"`
+	Simulate        *ebpf.Variable `ebpf:"simulate"`
+	StripeBits      *ebpf.Variable `ebpf:"stripe_bits"`
+	TableFirst      *ebpf.Variable `ebpf:"table_first"`
+	TableMask       *ebpf.Variable `ebpf:"table_mask"`
+	TableWords      *ebpf.Variable `ebpf:"table_words"`
 }
 
 // PipeBenchPrograms contains all programs after they have been loaded into the kernel.

@@ -13,6 +13,8 @@ import (
 type Options struct {
 	// Trace has the program tell of each pipe that a packet comes to: it calls pipe_step.
 	Trace bool
+	// Seed is the constant pipe_seed of the program, and SpreadSeed its pipe_spread_seed.
+	Seed, SpreadSeed uint64
 	// Limits, if not zero, are tighter than those of kernels: for tests.
 	Limits Limits
 }
@@ -28,17 +30,42 @@ type Limits struct {
 // It keeps p. Errors name the pipe: forwards that lead in a circle, mirrors of packets that are not sent by the pipeline, more
 // than there is room for.
 func Compile(p *Pipeline, o Options) (*Program, error) {
-	c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}}
-	if err := c.compile(); err != nil {
-		return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
+	tables := make(map[int]bool)
+	for {
+		c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables}
+		err := c.compile()
+		if err == nil {
+			return c.Program, nil
+		}
+		largest := c.largest()
+		if !errors.Is(err, errSize) || largest == nil {
+			return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
+		}
+		tables[largest.Number] = true
 	}
-	return c.Program, nil
+}
+
+// errSize is part of errors about programs that are too large.
+var errSize = errors.New("make lists of actions shorter, or pipes fewer")
+
+// largest is the largest search that can be a table instead; nil: there is none.
+func (c *compiler) largest() (largest *Planned) {
+	for _, pl := range c.Pipes {
+		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control || pl.Pipe.Kind == LPM) && pl.tree != nil &&
+			(largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
+			largest = pl
+		}
+	}
+	return largest
 }
 
 // compiler makes a program.
 type compiler struct {
 	*Program
-	number map[string]int // of pipes
+	number                map[string]int // of pipes
+	tables                map[int]bool   // numbers of pipes that must not become instructions
+	later                 []func() error // what fills memory once all of it is laid out
+	roots, nodes4, nodes6 int            // of the arena
 }
 
 func (c *compiler) compile() error {
@@ -50,7 +77,7 @@ func (c *compiler) compile() error {
 	if !ok {
 		return fmt.Errorf("there is no root pipe %q", c.Pipeline.Root)
 	}
-	c.root = root
+	c.root, c.turns = root, make([]uint32, len(c.Pipes))
 	if err := c.sort(); err != nil {
 		return err
 	}
@@ -68,6 +95,20 @@ func (c *compiler) compile() error {
 	for _, n := range c.Order {
 		if err := c.plan(c.Pipes[n]); err != nil {
 			return fmt.Errorf("pipe %s: %w", c.Pipes[n].Pipe.Name, err)
+		}
+	}
+	c.Memory.Arena = NewArena(make([]uint64, c.roots), make([]bpf.PipesPipeNode4, c.nodes4), make([]bpf.PipesPipeNode6, c.nodes6))
+	for _, m := range c.Pipeline.Meters {
+		config, err := m.Config()
+		if err != nil {
+			return err
+		}
+		c.Memory.Meters = append(c.Memory.Meters, config)
+	}
+	c.meters = make([]MeterState, len(c.Memory.Meters))
+	for _, fill := range c.later {
+		if err := fill(); err != nil {
+			return err
 		}
 	}
 	if err := c.copies(); err != nil {

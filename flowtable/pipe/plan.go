@@ -3,9 +3,11 @@ package pipe
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // nobody is the record at place 0.
@@ -29,6 +31,9 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	}
 	records := make([]bpf.PipesPipeEntry, len(p.Entries))
 	for i, e := range p.Entries {
+		if p.floods() {
+			break
+		}
 		if records[i], err = c.record(pl, e); err != nil {
 			return fmt.Errorf("entry %s: %w", e.title(i), err)
 		}
@@ -40,11 +45,38 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	if err := c.share(pl, records); err != nil {
 		return err
 	}
+	for _, m := range p.Match {
+		if p.Kind != Hash {
+			pl.need |= m.Field.Has
+		}
+	}
 	pl.Places = make([]uint32, len(records))
 	pl.First = uint32(len(c.Memory.Entries))
 	switch p.Kind {
-	case Basic, Control, OrderedList:
+	case Basic:
+		if pl.Pipe.Fixed && c.small(pl) {
+			return c.search(pl, records)
+		}
+		return c.exact(pl, records)
+	case Control:
+		if c.small(pl) {
+			return c.search(pl, records)
+		}
+		return c.tuples(pl, records)
+	case LPM:
+		if p.Fixed && c.small(pl) {
+			return c.search(pl, records)
+		}
+		return c.prefixes(pl, records)
+	case OrderedList:
 		return c.search(pl, records)
+	case ACL:
+		return c.classifier(pl, records)
+	case Hash:
+		return c.slots(pl, records)
+	case CT:
+		pl.Form = InFlows
+		return c.one(pl, p.Forward, pl.forward)
 	}
 	return fmt.Errorf("kind %q is not there yet", p.Kind)
 }
@@ -109,6 +141,9 @@ func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error
 	m := pl.Pipe.monitor(e)
 	if m.Count || m.Age > 0 {
 		r.Flags |= entryCounts
+	}
+	if m.Age > 0 {
+		r.Age = max(1, flowtable.Ticks(m.Age))
 	}
 	if m.Counter != "" {
 		i := slices.Index(p.Pipeline.Counters, m.Counter)
@@ -182,6 +217,11 @@ func (c *compiler) share(pl *Planned, records []bpf.PipesPipeEntry) error {
 	return nil
 }
 
+// small tells whether a pipe may become instructions.
+func (c *compiler) small(pl *Planned) bool {
+	return !c.tables[pl.Number] && len(pl.Pipe.Entries) <= c.options.Limits.code()
+}
+
 // search makes a pipe a search tree.
 func (c *compiler) search(pl *Planned, records []bpf.PipesPipeEntry) error {
 	pl.Form = InCode
@@ -189,41 +229,41 @@ func (c *compiler) search(pl *Planned, records []bpf.PipesPipeEntry) error {
 		pl.Places[i] = c.place()
 		c.Memory.Entries[pl.Places[i]] = records[i]
 	}
-	items, err := pl.items()
-	if err != nil {
-		return err
-	}
+	items := pl.items()
 	pl.tree = newTree(items)
-	pl.alone = pl.Pipe.Fixed && len(items) <= aloneEntries
+	steps := 0
+	for i := range records {
+		if a := records[i].Action; a > 0 {
+			steps += len(pl.actions[a-1].steps)
+		}
+	}
+	pl.alone = pl.Pipe.Fixed && len(items) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
 	return nil
 }
 
-// aloneEntries is the largest number of entries that have instructions of their own for what is done on a hit.
-const aloneEntries = 16
+// Entries that have instructions of their own for what is done on a hit.
+const (
+	aloneEntries = 16
+	aloneSteps   = 100 // instructions that there must be room for to a step of their actions
+)
 
 // items returns what the entries of a pipe ask, in the order in which they match.
-func (pl *Planned) items() ([]item, error) {
+func (pl *Planned) items() (items []item) {
 	p := pl.Pipe
-	var items []item
-	seen := map[string]int{}
 	for _, i := range p.order() {
 		e := p.Entries[i]
 		it := item{entry: i}
 		possible := true
 		switch p.Kind {
 		case Basic:
-			for _, m := range p.Match {
-				at := slices.IndexFunc(e.Match, func(x Match) bool { return x.Field.Name == m.Field.Name })
-				if at < 0 {
-					return nil, fmt.Errorf("entry %s says nothing about field %s", e.title(i), m.Field.Name)
-				}
-				it.add(m.Field, e.Match[at].Value, m.Mask, nil)
+			for j, m := range p.Match {
+				it.add(m.Field, e.Match[j].Value, m.Mask, nil)
 			}
-			key := fmt.Sprint(it.bounds)
-			if before, again := seen[key]; again {
-				return nil, fmt.Errorf("entries %s and %s match the same", p.Entries[before].title(before), e.title(i))
+		case LPM:
+			it.add(p.Match[0].Field, addressValue(e.Prefix.Addr()), prefixMask(e.Prefix), nil)
+			for j, m := range p.Match[1:] {
+				it.add(m.Field, e.Match[j].Value, nil, nil)
 			}
-			seen[key] = i
 		case Control:
 			for _, m := range e.Match {
 				possible = it.add(m.Field, m.Value, m.Mask, m.Last) && possible
@@ -238,7 +278,15 @@ func (pl *Planned) items() ([]item, error) {
 			items = append(items, it)
 		}
 	}
-	return items, nil
+	return items
+}
+
+// prefixMask is the mask of a prefix.
+func prefixMask(p netip.Prefix) (v Value) {
+	for left := p.Bits(); len(v) < p.Addr().BitLen()/32; left -= 32 {
+		v = append(v, uint32(uint64(0xffffffff)<<(32-min(32, max(0, left)))))
+	}
+	return v
 }
 
 // condition asks that a condition holds. It reports whether that can be at all.
@@ -288,7 +336,11 @@ func (c *compiler) copies() error {
 		}
 		slices.Sort(pl.mirrors)
 		ways := map[[2]uint32]bool{{0, pl.miss}: true}
-		for _, at := range pl.Places {
+		places := pl.Places
+		if pl.single() {
+			places = []uint32{pl.First}
+		}
+		for _, at := range places {
 			r := &c.Memory.Entries[at]
 			ways[[2]uint32{uint32(r.Mirror), r.Forward}] = true
 		}
@@ -399,8 +451,14 @@ func (c *compiler) used() (words uint64) {
 				}
 			}
 		}
-		if pl.counts != nowhere || pl.counter != nowhere {
-			words |= 1<<wordTick | 1<<wordLength
+		switch pl.Pipe.Kind {
+		case ACL, CT:
+			words |= 1<<wordHas | 1<<wordProto | 0xff<<wordIPSrc | 1<<wordSport | 1<<wordDport | 1<<wordICMPType | 1<<wordICMPCode
+		case LPM:
+			words |= 1 << wordHas
+		}
+		if pl.Pipe.Algorithm == Random {
+			words |= 1 << wordRandom
 		}
 		if pl.meter != nowhere {
 			words |= 1<<wordLength | 1<<wordColor

@@ -99,6 +99,26 @@ func (p *Program) find(pl *Planned, f *bpf.PipesPipeFields) (place uint32, found
 		if n := pl.tree.find(f); n >= 0 {
 			return pl.Places[n], true
 		}
+	case InBuckets:
+		if pl.Table == nil {
+			place = p.among(pl, f)
+		} else if f.Word[wordHas]&pl.need == pl.need {
+			place = pl.Table.Lookup(pl.keyOf(f))
+		}
+		return place, place != 0
+	case InTrie:
+		place = pl.longest(f)
+		return place, place != 0
+	case InACL:
+		if k, ok := aclKey(f); ok {
+			place = pl.ACL.Classify(&k, nil)
+		}
+		return place, place != 0
+	case InSlots:
+		return p.slot(pl, f), true
+	case InFlows:
+		f.Word[wordCT] = 0
+		return pl.First, p.CT != nil && p.CT(f)
 	}
 	return 0, false
 }
@@ -205,4 +225,10 @@ func pop(f *bpf.PipesPipeFields) {
 }
 
 // meter has a meter colour a packet.
-func (p *Program) meter(*bpf.PipesPipeFields, uint32) {}
+func (p *Program) meter(f *bpf.PipesPipeFields, number uint32) {
+	now := uint64(f.Word[wordTick]) << tickShift
+	if p.Now != nil {
+		now = p.Now()
+	}
+	f.Word[wordColor] = p.meters[number].Measure(&p.Memory.Meters[number], now, f.Word[wordLength], f.Word[wordColor])
+}
