@@ -52,6 +52,7 @@ func loadTables(tb testing.TB, s kernelSizes) *kernelTables {
 	} {
 		spec.Maps[name].MaxEntries = uint32(max(1, size))
 	}
+	spec.Maps[bpf.PipeBenchMapPeerTrie].MaxEntries = 1 << 20
 	count := uint32(1)
 	if s.uncounted {
 		count = 0
