@@ -24,8 +24,8 @@ const (
 	costFlow   = 40.0 // look-up in the flow table
 	costCount  = 4.0  // two atomic additions
 	costRecord = 4.0  // look a record up
-	costOp     = 1.5  // a step of an action
-	costMeter  = 35.0 // the clock, and a lock
+	costOp     = 0.7  // a step of an action
+	costMeter  = 37.0 // the clock, and a lock
 )
 
 // codeEntries is the most entries of a pipe that become instructions where a table could hold them.
