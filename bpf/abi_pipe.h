@@ -138,7 +138,7 @@ struct pipe_entry {
 	__u16 mirror; /* 1 + number of the mirror; 0 = none */
 	__u16 flags; /* enum pipe_entry_flag */
 	__u32 age; /* ticks: unused for longer it is told of; 0 = never */
-	__u32 pad;
+	__u32 rank; /* of a control pipe in tables: the lowest one decides */
 };
 
 enum pipe_entry_flag { PIPE_ENTRY_COUNTS = 1 };
@@ -158,11 +158,13 @@ struct pipe_bucket {
 /* Prefixes are search trees over the addresses at which the longest prefix changes, in arrays. One 64-bit word tells a
  * table: place << 8 | shift, where pipe_roots[place + (upper 32 bits of the address >> shift)] is the word for that part of the
  * addresses, and shift = 32 stands for a single one (abi_set.h says how the nodes of a tree lie): place of its first
- * node << 24 | number of nodes; of a part without a node, place of the entry << 24. All that a packet can find stands
+ * node << 24 | number of nodes; of a part without a node, place of the entry << 24; of a part that
+ * is divided again, place of its first root << 32 | number of bits << 24 | 0xffffff, where these bits follow those that led there. All that a packet can find stands
  * still; what changes is built beside it, and comes in force by a store of the table's word. */
 #define PIPE_EDGES4 15
 #define PIPE_EDGES6 6
 #define PIPE_TRIE_LEVELS 12
+#define PIPE_TRIE_PARTS 3 /* that a part is in */
 
 /* value[n] is the place in pipe_entries (0 = none) for addresses with n of the edges at or below them, unless a child
  * knows better. Places behind the last edge repeat it, and its value. */

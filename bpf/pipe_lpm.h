@@ -39,18 +39,35 @@ struct {
 	__type(value, struct pipe_node6);
 } pipe_nodes6 SEC(".maps");
 
-/* The word of the part of a table that an address is in, by the upper 32 bits of it. */
-static __always_inline __u64 part_of(__u64 table, __u32 upper)
+/* The word of the part of a table that an address is in, by the upper 64 bits of it. A part of many edges is a table
+ * again, of the next bits. */
+static __always_inline __u64 part_of(__u64 table, __u64 upper)
 {
-	__u32 at = (table >> 8) + ((__u64)upper >> (table & 63));
-	__u64 *part = bpf_map_lookup_elem(&pipe_roots, &at);
+	__u32 at = (table >> 8) + (upper >> 32 >> (table & 63));
+	__u32 known = 32 - (table & 63);
+	__u64 word;
 
-	return table && part ? *(volatile __u64 *)part : 0;
+	if (!table)
+		return 0;
+	for (int level = 0; level <= PIPE_TRIE_PARTS; level++) {
+		__u64 *part = bpf_map_lookup_elem(&pipe_roots, &at);
+		__u32 width;
+
+		if (!part)
+			return 0;
+		word = *(volatile __u64 *)part;
+		if ((word & 0xffffff) != 0xffffff)
+			return word;
+		width = word >> 24 & 63;
+		at = (word >> 32) + (upper << (known & 63) >> (-width & 63));
+		known += width;
+	}
+	return 0;
 }
 
 static __always_inline __u32 longest4(__u64 table, __u32 address)
 {
-	__u64 part = part_of(table, address);
+	__u64 part = part_of(table, (__u64)address << 32);
 	__u32 at = 0, nodes = part & 0xffffff, first = part >> 24, value = first;
 
 	if (!nodes)
@@ -85,7 +102,7 @@ static __always_inline __u64 less_of(__u64 a, __u64 b, __u64 borrow)
 
 static __always_inline __u32 longest6(__u64 table, __u64 hi, __u64 lo)
 {
-	__u64 part = part_of(table, hi >> 32);
+	__u64 part = part_of(table, hi);
 	__u32 at = 0, nodes = part & 0xffffff, first = part >> 24, value = first;
 
 	if (!nodes)

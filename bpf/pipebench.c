@@ -60,6 +60,20 @@ struct {
 	__type(value, struct pipe_entry);
 } peer_hash SEC(".maps");
 
+/* The peer of prefixes: the kernel's own trie. */
+struct peer_prefix {
+	__u32 bits;
+	__be32 address;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, struct peer_prefix);
+	__type(value, __u32);
+} peer_trie SEC(".maps");
+
 enum question {
 	ASK_NOTHING,
 	ASK_FIND,
@@ -69,12 +83,15 @@ enum question {
 	ASK_GROUP4,
 	ASK_GROUP6,
 	ASK_HASH,
-	ASK_METER
+	ASK_METER,
+	ASK_TRIE
 };
 
 static __always_inline __u32 ask(struct pipe_fields *f, enum question what)
 {
+	struct peer_prefix prefix = { 32, __builtin_bswap32(f->key[PIPE_ADDRESS]) };
 	struct pipe_entry *e;
+	__u32 *place;
 
 	switch (what) {
 	case ASK_FIND:
@@ -94,6 +111,9 @@ static __always_inline __u32 ask(struct pipe_fields *f, enum question what)
 		return pipe_hash(f, table_words);
 	case ASK_METER:
 		return pipe_measure(f, table_first);
+	case ASK_TRIE:
+		place = bpf_map_lookup_elem(&peer_trie, &prefix);
+		return place ? *place : 0;
 	default:
 		return f->key[0];
 	}
@@ -148,5 +168,6 @@ PROGRAM(probe_group4, ASK_GROUP4)
 PROGRAM(probe_group6, ASK_GROUP6)
 PROGRAM(probe_hash, ASK_HASH)
 PROGRAM(probe_meter, ASK_METER)
+PROGRAM(probe_trie, ASK_TRIE)
 
 char program_license[] SEC("license") = "Dual BSD/GPL";

@@ -69,6 +69,7 @@ const (
 	PipeBenchMapOverflow6       = "overflow6"
 	PipeBenchMapPasses          = "passes"
 	PipeBenchMapPeerHash        = "peer_hash"
+	PipeBenchMapPeerTrie        = "peer_trie"
 	PipeBenchMapPipeBuckets     = "pipe_buckets"
 	PipeBenchMapPipeEntries     = "pipe_entries"
 	PipeBenchMapPipeGroups      = "pipe_groups"
@@ -110,6 +111,7 @@ const (
 	PipeBenchProgProbeMeter     = "probe_meter"
 	PipeBenchProgProbeNothing   = "probe_nothing"
 	PipeBenchProgProbePeer      = "probe_peer"
+	PipeBenchProgProbeTrie      = "probe_trie"
 	PipeBenchVarCountHits       = "count_hits"
 	PipeBenchVarDropEvents      = "drop_events"
 	PipeBenchVarEdition         = "edition"
@@ -190,6 +192,7 @@ type PipeBenchProgramSpecs struct {
 	ProbeMeter   *ebpf.ProgramSpec `ebpf:"probe_meter"`
 	ProbeNothing *ebpf.ProgramSpec `ebpf:"probe_nothing"`
 	ProbePeer    *ebpf.ProgramSpec `ebpf:"probe_peer"`
+	ProbeTrie    *ebpf.ProgramSpec `ebpf:"probe_trie"`
 }
 
 // PipeBenchMapSpecs contains maps before they are loaded into the kernel.
@@ -231,6 +234,7 @@ type PipeBenchMapSpecs struct {
 	Overflow6       *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes          *ebpf.MapSpec `ebpf:"passes"`
 	PeerHash        *ebpf.MapSpec `ebpf:"peer_hash"`
+	PeerTrie        *ebpf.MapSpec `ebpf:"peer_trie"`
 	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
@@ -353,6 +357,7 @@ type PipeBenchMaps struct {
 	Overflow6       *ebpf.Map `ebpf:"overflow6"`
 	Passes          *ebpf.Map `ebpf:"passes"`
 	PeerHash        *ebpf.Map `ebpf:"peer_hash"`
+	PeerTrie        *ebpf.Map `ebpf:"peer_trie"`
 	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
@@ -424,6 +429,7 @@ func (m *PipeBenchMaps) Close() error {
 		m.Overflow6,
 		m.Passes,
 		m.PeerHash,
+		m.PeerTrie,
 		m.PipeBuckets,
 		m.PipeEntries,
 		m.PipeGroups,
@@ -505,6 +511,7 @@ type PipeBenchPrograms struct {
 	ProbeMeter   *ebpf.Program `ebpf:"probe_meter"`
 	ProbeNothing *ebpf.Program `ebpf:"probe_nothing"`
 	ProbePeer    *ebpf.Program `ebpf:"probe_peer"`
+	ProbeTrie    *ebpf.Program `ebpf:"probe_trie"`
 }
 
 func (p *PipeBenchPrograms) Close() error {
@@ -518,6 +525,7 @@ func (p *PipeBenchPrograms) Close() error {
 		p.ProbeMeter,
 		p.ProbeNothing,
 		p.ProbePeer,
+		p.ProbeTrie,
 	)
 }
 

@@ -421,7 +421,7 @@ type PipesPipeEntry struct {
 	Mirror  uint16
 	Flags   uint16
 	Age     uint32
-	Pad     uint32
+	Rank    uint32
 }
 
 type PipesPipeEntryFlag uint32

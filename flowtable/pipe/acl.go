@@ -167,7 +167,7 @@ const (
 )
 
 // classify asks the pipe's classifier.
-func (t *text) classify(pl *Planned, miss flowtable.TextLabel) error {
+func (t *text) classify(pl *Planned, miss label) error {
 	name := fmt.Sprintf("%s_acl%d", emitName, pl.Number)
 	insns, err := pl.ACL.Function(name)
 	if err != nil {
@@ -181,7 +181,7 @@ func (t *text) classify(pl *Planned, miss flowtable.TextLabel) error {
 	set := func(offset int16, size asm.Size, v int64) { t.Add(asm.StoreImm(regFields, offset, v, size)) }
 	six, known, ports, icmp, ask := t.Label(), t.Label(), t.Label(), t.Label(), t.Label()
 	t.load(asm.R3, wordHas)
-	has := func(bit uint32, l flowtable.TextLabel) {
+	has := func(bit uint32, l label) {
 		t.Add(asm.Mov.Reg32(asm.R1, asm.R3), asm.And.Imm32(asm.R1, int32(bit)))
 		t.JumpImm(asm.JNE, asm.R1, 0, l)
 	}

@@ -36,6 +36,7 @@ func ArenaSizes(prefixes, groups int, six bool) (roots, nodes int) {
 		parts = groups + prefixes
 	}
 	// A prefix has two edges, a part of the table has a node that is not full, and runs of nodes are powers of two.
+	parts += prefixes / 2 // of parts that are divided again
 	return 2*parts + 2, 4 * ((2*prefixes+edges-1)/edges + min(parts, 2*prefixes) + 1)
 }
 

@@ -24,24 +24,50 @@ type Limits struct {
 	Function int // instructions of a function
 	Program  int // of all functions
 	Code     int // entries of a pipe that become instructions
+	// Always has all become instructions that may, whatever it costs.
+	Always bool
 }
 
 // Compile lays out the tables of a resolved pipeline ([Pipeline.Resolve]) and chooses what becomes of each pipe: see Cost.
 // It keeps p. Errors name the pipe: forwards that lead in a circle, mirrors of packets that are not sent by the pipeline, more
 // than there is room for.
 func Compile(p *Pipeline, o Options) (*Program, error) {
-	c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}}
-	if err := c.compile(); err != nil {
-		return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
+	tables := make(map[int]bool)
+	for {
+		c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables}
+		err := c.compile()
+		if err == nil {
+			return c.Program, nil
+		}
+		largest := c.largest()
+		if !errors.Is(err, errSize) || largest == nil {
+			return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
+		}
+		tables[largest.Number] = true
 	}
-	return c.Program, nil
+}
+
+// errSize is part of errors about programs that are too large.
+var errSize = errors.New("make lists of actions shorter, or pipes fewer")
+
+// largest is the largest search that can be a table instead; nil: there is none.
+func (c *compiler) largest() (largest *Planned) {
+	for _, pl := range c.Pipes {
+		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control || pl.Pipe.Kind == LPM) && pl.tree != nil &&
+			(largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
+			largest = pl
+		}
+	}
+	return largest
 }
 
 // compiler makes a program.
 type compiler struct {
 	*Program
-	number map[string]int // of pipes
-	later  []func() error // what fills memory once all of it is laid out
+	number                map[string]int // of pipes
+	tables                map[int]bool   // numbers of pipes that must not become instructions
+	later                 []func() error // what fills memory once all of it is laid out
+	roots, nodes4, nodes6 int            // of the arena
 }
 
 func (c *compiler) compile() error {
@@ -73,6 +99,15 @@ func (c *compiler) compile() error {
 			return fmt.Errorf("pipe %s: %w", c.Pipes[n].Pipe.Name, err)
 		}
 	}
+	c.Memory.Arena = NewArena(make([]uint64, c.roots), make([]bpf.PipesPipeNode4, c.nodes4), make([]bpf.PipesPipeNode6, c.nodes6))
+	for _, m := range c.Pipeline.Meters {
+		config, err := m.Config()
+		if err != nil {
+			return err
+		}
+		c.Memory.Meters = append(c.Memory.Meters, config)
+	}
+	c.meters = make([]MeterState, len(c.Memory.Meters))
 	for _, fill := range c.later {
 		if err := fill(); err != nil {
 			return err
@@ -82,11 +117,7 @@ func (c *compiler) compile() error {
 		return err
 	}
 	c.Used = c.used()
-	if err := c.fit(); err != nil {
-		return err
-	}
-	c.Hash = c.hash()
-	return nil
+	return c.fit()
 }
 
 // sort puts the pipes that packets reach in an order in which each stands before those that it leads to.

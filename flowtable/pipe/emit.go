@@ -30,6 +30,9 @@ const (
 	stackKey  = -4 // of look-ups in maps
 )
 
+// maxFunctions is how many functions may be generated: kernels take 256 with those written in C.
+const maxFunctions = 200
+
 // treeInline is the largest search, in slots, that stands where its pipe does and not in a function of its own.
 const treeInline = 1500
 
@@ -55,8 +58,11 @@ func (p *Program) Instructions() (asm.Instructions, []asm.Instructions, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if n := len(e.functions) + 1; n > maxFunctions {
+		return nil, nil, fmt.Errorf("its pipes need %d functions, more than the %d that fit into a program: %w", n, maxFunctions, errSize)
+	}
 	if limit := p.options.Limits.program(); e.slots > limit {
-		return nil, nil, fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program", e.slots, limit)
+		return nil, nil, fmt.Errorf("its pipes need %d instructions, more than the %d that fit into a program: %w", e.slots, limit, errSize)
 	}
 	return first, e.functions, nil
 }
@@ -104,7 +110,7 @@ type label = flowtable.TextLabel
 type text struct {
 	*flowtable.Text
 	e      *emitter
-	broken flowtable.TextLabel // answers drop: where the verifier wants an answer and no packet comes
+	broken label // answers drop: where the verifier wants an answer and no packet comes
 }
 
 func (e *emitter) text() *text {
@@ -125,6 +131,9 @@ func (t *text) end(fn *btf.Func, broken uint32) (asm.Instructions, error) {
 	t.Return(broken)
 	insns, err := t.Finish(fn)
 	t.e.slots += t.Slots()
+	if err != nil {
+		err = fmt.Errorf("%w: %w", err, errSize)
+	}
 	return insns, err
 }
 
@@ -158,7 +167,7 @@ func (e *emitter) walk() (asm.Instructions, error) {
 		total += sizes[i]
 		e.slots, e.functions = before, functions
 	}
-	room := e.options.Limits.function() - stretchSlots - len(e.join)*4
+	room := e.options.Limits.function() - stretchSlots*(4+len(e.Order)) - 4*len(e.join)
 	if total <= room {
 		t := e.text()
 		t.begin()
@@ -187,19 +196,19 @@ func (e *emitter) walk() (asm.Instructions, error) {
 	return e.caller(ends)
 }
 
-// stretchSlots is what a function takes beside its pipes.
-const stretchSlots = 400
+// stretchSlots is about what a function takes beside its pipes, for each of them.
+const stretchSlots = 10
 
 // stretch are the pipes that one function holds.
 type stretch struct {
 	from, to int // in Order
-	labels   []flowtable.TextLabel
-	done     flowtable.TextLabel // the answer is in r0
-	exits    map[uint32]flowtable.TextLabel
+	labels   []label
+	done     label // the answer is in r0
+	exits    map[uint32]label
 }
 
 func (e *emitter) stretch(t *text, from, to int) *stretch {
-	s := &stretch{from: from, to: to, done: t.Label(), exits: map[uint32]flowtable.TextLabel{}}
+	s := &stretch{from: from, to: to, done: t.Label(), exits: map[uint32]label{}}
 	for range to - from {
 		s.labels = append(s.labels, t.Label())
 	}

@@ -1,13 +1,93 @@
 package pipe
 
 import (
-	"github.com/cilium/ebpf/asm"
+	"fmt"
 
-	"github.com/softdpu/softdpu/flowtable"
+	"github.com/cilium/ebpf/asm"
 )
 
-// steps writes an action; the operands that entries give are k's, or stand in the record.
-func (t *text) steps(s *stretch, pl *Planned, a *action, k *known) {
+// actionInline is the largest action, in slots, that stands in a pipe whose actions together are more than actionsInline.
+const (
+	actionInline  = 24
+	actionsInline = 4000
+)
+
+// actionSlots are those of a pipe's actions, and whether large ones are functions of their own.
+func (e *emitter) actionSlots(pl *Planned) (slots []int, apart bool) {
+	total := 0
+	for i := range pl.actions {
+		t := e.text()
+		t.steps(pl, &pl.actions[i], nil, t.Label())
+		slots = append(slots, t.Slots())
+		total += t.Slots()
+	}
+	return slots, total > min(actionsInline, e.options.Limits.function()/4)
+}
+
+// group writes a function that does some of the actions of a pipe: it is given the place of the entry and the number of
+// the action, and answers where the packet goes if it dies of it, else 0.
+func (e *emitter) group(pl *Planned, actions []int, name string) error {
+	t := e.text()
+	t.begin()
+	ttl, end := t.Label(), t.Label()
+	t.Add(asm.Mov.Reg32(regPlace, asm.R2), asm.Mov.Reg32(regForward, asm.R3))
+	for _, i := range actions {
+		if pl.actions[i].words > 0 {
+			t.record(known{})
+			break
+		}
+	}
+	labels := make([]label, len(actions))
+	for n := range labels {
+		labels[n] = t.Label()
+	}
+	t.Dispatch(regForward, actions, labels)
+	for n, i := range actions {
+		t.Place(labels[n])
+		t.steps(pl, &pl.actions[i], nil, ttl)
+		t.GoTo(end)
+	}
+	t.Place(end)
+	t.Return(0)
+	t.Place(ttl)
+	t.Return(toDrop | reasonTTL)
+	insns, err := t.end(function(name, "place", "action"), toDrop)
+	e.functions = append(e.functions, insns)
+	return err
+}
+
+// groups divides the actions of a pipe that do not stand in it over functions, and returns the name of each one's.
+func (e *emitter) groups(pl *Planned, slots []int) (names []string, err error) {
+	names = make([]string, len(slots))
+	room := e.options.Limits.function() / 2
+	var group []int
+	total, n := 0, 0
+	flush := func() {
+		if len(group) > 0 && err == nil {
+			err = e.group(pl, group, names[group[0]])
+		}
+		group, total = nil, 0
+	}
+	for i, size := range slots {
+		if size <= actionInline {
+			continue
+		}
+		if size += 4; total+size > room {
+			flush()
+		}
+		if len(group) == 0 {
+			n++
+		}
+		group, total = append(group, i), total+size
+		names[i] = fmt.Sprintf("%s_do%d_%d", emitName, pl.Number, n)
+	}
+	flush()
+	return names, err
+}
+
+// steps writes an action; the operands that entries give are k's, or stand in the record. A packet whose time to live has
+// run out goes to ttl.
+func (t *text) steps(pl *Planned, a *action, k *known, ttl label) {
 	has := pl.need // what the packet is known to have
 	for i := range a.steps {
 		st := &a.steps[i]
@@ -26,7 +106,7 @@ func (t *text) steps(s *stretch, pl *Planned, a *action, k *known) {
 			t.copy(st)
 		case TTL:
 			t.load(asm.R1, wordTTL)
-			t.JumpImm(asm.JLE, asm.R1, 1, t.exit(s, toDrop|reasonTTL))
+			t.JumpImm(asm.JLE, asm.R1, 1, ttl)
 			t.Add(asm.Add.Imm32(asm.R1, -1))
 			t.store(wordTTL, asm.R1)
 			t.wrote(wroteTTL)
@@ -175,7 +255,7 @@ func (t *text) copy(st *step) {
 }
 
 // push does nothing to a packet that has two tags.
-func (t *text) push(st *step, k *known, skip flowtable.TextLabel) {
+func (t *text) push(st *step, k *known, skip label) {
 	t.load(asm.R3, wordVLANs)
 	t.JumpImm(asm.JGE, asm.R3, 2, skip)
 	t.load(asm.R1, wordVLAN0ID)
@@ -201,7 +281,7 @@ func (t *text) push(st *step, k *known, skip flowtable.TextLabel) {
 // vlanShift is from the bit of the outer tag to that of the inner one.
 const vlanShift = 1
 
-func (t *text) pop(skip flowtable.TextLabel) {
+func (t *text) pop(skip label) {
 	t.load(asm.R3, wordVLANs)
 	t.JumpImm(asm.JEq, asm.R3, 0, skip)
 	for _, w := range [][2]int{{wordVLAN0ID, wordVLAN1ID}, {wordVLAN0PCP, wordVLAN1PCP}} {

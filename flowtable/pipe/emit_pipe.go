@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/flowtable"
 )
 
 // Places in struct pipe_entry.
@@ -22,6 +21,7 @@ const (
 	recordValue   = int16(unsafe.Offsetof(bpf.PipesPipeEntry{}.Value))
 	recordCounter = int16(unsafe.Offsetof(bpf.PipesPipeEntry{}.Counter))
 	recordMirror  = int16(unsafe.Offsetof(bpf.PipesPipeEntry{}.Mirror))
+	recordRank    = int16(unsafe.Offsetof(bpf.PipesPipeEntry{}.Rank))
 	recordFlags   = int16(unsafe.Offsetof(bpf.PipesPipeEntry{}.Flags))
 )
 
@@ -29,8 +29,8 @@ const (
 func (t *text) pipe(s *stretch, pl *Planned) error {
 	miss, hit := t.Label(), t.Label()
 	t.Place(s.labels[t.e.rank[pl.Number]-s.from])
-	if pl.tree != nil && pl.alone {
-		hits := map[int]flowtable.TextLabel{}
+	if pl.alone {
+		hits := map[int]label{}
 		var order []int
 		t.tree(pl.tree, 0, func(entry int) {
 			if _, ok := hits[entry]; !ok {
@@ -74,7 +74,7 @@ func (t *text) pipe(s *stretch, pl *Planned) error {
 }
 
 // find leaves the place of the entry that matches in regPlace and goes to hit, or to miss.
-func (t *text) find(pl *Planned, hit, miss flowtable.TextLabel) error {
+func (t *text) find(pl *Planned, hit, miss label) error {
 	switch pl.Form {
 	case InCode:
 		if pl.tree.nodes[0].size <= treeInline {
@@ -94,7 +94,14 @@ func (t *text) find(pl *Planned, hit, miss flowtable.TextLabel) error {
 		t.Add(asm.Mov.Reg32(regPlace, asm.R0))
 		return nil
 	case InBuckets:
-		t.lookUp(pl, miss)
+		if pl.Table == nil {
+			return t.among(pl, miss)
+		}
+		t.ask(pl.need, pl.keys, pl.bucket, pl.Table, miss)
+		t.Add(asm.Mov.Reg32(regPlace, asm.R0))
+		return nil
+	case InTrie:
+		t.longest(pl, miss)
 		return nil
 	case InACL:
 		return t.classify(pl, miss)
@@ -158,7 +165,9 @@ func (t *text) hit(s *stretch, pl *Planned, k *known) error {
 		t.record(at)
 	}
 	t.monitor(pl, k)
-	t.act(s, pl, k)
+	if err := t.act(s, pl, k); err != nil {
+		return err
+	}
 	switch {
 	case k != nil:
 		t.forward(s, k.record.Forward)
@@ -251,37 +260,54 @@ func (t *text) monitor(pl *Planned, k *known) {
 }
 
 // act does what the entry's action says.
-func (t *text) act(s *stretch, pl *Planned, k *known) {
-	if len(pl.actions) == 0 {
-		return
+func (t *text) act(s *stretch, pl *Planned, k *known) error {
+	if len(pl.actions) == 0 || k != nil && k.record.Action == 0 {
+		return nil
 	}
+	ttl := t.exit(s, toDrop|reasonTTL)
 	if k != nil {
-		if k.record.Action > 0 {
-			t.steps(s, pl, &pl.actions[k.record.Action-1], k)
+		t.steps(pl, &pl.actions[k.record.Action-1], k, ttl)
+		return nil
+	}
+	slots, apart := t.e.actionSlots(pl)
+	names := make([]string, len(slots))
+	if apart {
+		var err error
+		if names, err = t.e.groups(pl, slots); err != nil {
+			return err
 		}
-		return
+	}
+	one := func(i int) {
+		if names[i] == "" {
+			t.steps(pl, &pl.actions[i], nil, ttl)
+			return
+		}
+		t.Add(asm.Mov.Reg(asm.R1, regFields), asm.Mov.Reg32(asm.R2, regPlace), asm.Mov.Imm32(asm.R3, int32(i)))
+		t.Call(names[i])
+		t.JumpImm(asm.JNE, asm.R0, 0, s.done)
 	}
 	if len(pl.actions) == 1 {
-		t.steps(s, pl, &pl.actions[0], nil)
-		return
+		one(0)
+		return nil
 	}
 	end := t.Label()
 	t.Add(asm.LoadMem(asm.R1, regRecord, recordAction, asm.Half))
 	t.JumpImm(asm.JEq, asm.R1, 0, end)
 	t.JumpImm(asm.JGT, asm.R1, uint32(len(pl.actions)), t.broken)
-	numbers, labels := make([]int, len(pl.actions)), make([]flowtable.TextLabel, len(pl.actions))
+	numbers, labels := make([]int, len(pl.actions)), make([]label, len(pl.actions))
 	for i := range numbers {
 		numbers[i], labels[i] = i+1, t.Label()
 	}
 	t.Dispatch(asm.R1, numbers, labels)
 	for i := range pl.actions {
 		t.Place(labels[i])
-		t.steps(s, pl, &pl.actions[i], nil)
+		one(i)
 		if i < len(pl.actions)-1 {
 			t.GoTo(end)
 		}
 	}
 	t.Place(end)
+	return nil
 }
 
 // forward goes where a number of enum pipe_forward says.
@@ -311,7 +337,7 @@ func (t *text) forward(s *stretch, to uint32) {
 }
 
 // enter is where a pipe begins, or what answers that it is in a later part.
-func (t *text) enter(s *stretch, pl *Planned) flowtable.TextLabel {
+func (t *text) enter(s *stretch, pl *Planned) label {
 	rank := t.e.rank[pl.Number]
 	if rank >= s.from && rank < s.to {
 		return s.labels[rank-s.from]
@@ -320,7 +346,7 @@ func (t *text) enter(s *stretch, pl *Planned) flowtable.TextLabel {
 }
 
 // exit is what answers a number.
-func (t *text) exit(s *stretch, answer uint32) flowtable.TextLabel {
+func (t *text) exit(s *stretch, answer uint32) label {
 	l, ok := s.exits[answer]
 	if !ok {
 		l = t.Label()

@@ -4,19 +4,17 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
-
-	"github.com/softdpu/softdpu/flowtable"
 )
 
 // tree writes a search from a node on: hit writes what is done where an entry matches, and may not go on behind it. At
 // each node nothing is held but regFields: fields are read again, from the same cache line, so that the verifier has no
 // ranges to follow.
-func (t *text) tree(tr *tree, id int32, hit func(entry int), miss flowtable.TextLabel) {
+func (t *text) tree(tr *tree, id int32, hit func(entry int), miss label) {
 	t.nodes(tr, id, hit, miss, nil)
 }
 
 // nodes writes a search; apart, if not nil, may write that of a node elsewhere, and reports whether it has.
-func (t *text) nodes(tr *tree, id int32, hit func(entry int), miss flowtable.TextLabel, apart func(id int32) bool) {
+func (t *text) nodes(tr *tree, id int32, hit func(entry int), miss label, apart func(id int32) bool) {
 	n := &tr.nodes[id]
 	if n.kind == nodeLeaf {
 		for i := range n.items {
@@ -85,7 +83,7 @@ func (t *text) term(x term) {
 }
 
 // item goes on if an item matches, else to next.
-func (t *text) item(it *item, next flowtable.TextLabel) {
+func (t *text) item(it *item, next label) {
 	if it.need != 0 {
 		t.load(asm.R1, wordHas)
 		t.Add(asm.And.Imm32(asm.R1, int32(it.need)))

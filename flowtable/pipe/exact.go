@@ -11,7 +11,7 @@ import (
 // exact makes a basic pipe a table of exact matches.
 func (c *compiler) exact(pl *Planned, records []bpf.PipesPipeEntry) error {
 	p := pl.Pipe
-	pl.Form = InBuckets
+	pl.Form, pl.tree = InBuckets, nil
 	pl.keys = keysOf(p.Match)
 	size := max(p.Size, len(p.Entries), 1)
 	pl.First = uint32(len(c.Memory.Entries))
@@ -48,9 +48,9 @@ func (p *Program) Config(number int, m Memory) TableConfig {
 	}
 }
 
-// Key is what the table of a basic pipe has an entry under.
+// Key is what the table of a basic pipe has an entry under, and of an LPM pipe its exact part.
 func (pl *Planned) Key(e *Entry) (key []uint32) {
-	for i := range pl.Pipe.Match {
+	for i := range e.Match {
 		for _, w := range e.Match[i].Value {
 			key = append(key, w&pl.keys[len(key)].mask)
 		}
@@ -67,15 +67,14 @@ func (pl *Planned) keyOf(f *bpf.PipesPipeFields) []uint32 {
 	return key
 }
 
-// lookUp leaves the place of the entry with the packet's key in regPlace, or goes to miss.
-func (t *text) lookUp(pl *Planned, miss label) {
-	t.present(pl, miss)
-	t.key(pl)
+// ask leaves the place of the entry with the packet's key in r0, or goes to miss.
+func (t *text) ask(need uint32, keys []term, bucket uint32, table *Table, miss label) {
+	t.present(need, miss)
+	t.key(keys)
 	t.Add(
-		asm.Mov.Reg(asm.R1, regFields), asm.Mov.Imm32(asm.R2, int32(pl.bucket)),
-		asm.Mov.Imm32(asm.R3, int32(pl.Table.Mask())), asm.Mov.Imm32(asm.R4, int32(len(pl.keys))),
+		asm.Mov.Reg(asm.R1, regFields), asm.Mov.Imm32(asm.R2, int32(bucket)),
+		asm.Mov.Imm32(asm.R3, int32(table.Mask())), asm.Mov.Imm32(asm.R4, int32(len(keys))),
 	)
 	t.Call("pipe_find")
 	t.JumpImm(asm.JEq, asm.R0, 0, miss)
-	t.Add(asm.Mov.Reg32(regPlace, asm.R0))
 }

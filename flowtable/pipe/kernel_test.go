@@ -52,6 +52,7 @@ func loadTables(tb testing.TB, s kernelSizes) *kernelTables {
 	} {
 		spec.Maps[name].MaxEntries = uint32(max(1, size))
 	}
+	spec.Maps[bpf.PipeBenchMapPeerTrie].MaxEntries = 1 << 20
 	count := uint32(1)
 	if s.uncounted {
 		count = 0
@@ -79,6 +80,9 @@ func loadTables(tb testing.TB, s kernelSizes) *kernelTables {
 			Entries: mapped[bpf.PipesPipeEntry](tb, coll.Maps[bpf.PipeBenchMapPipeEntries]),
 			Buckets: mapped[bpf.PipesPipeBucket](tb, coll.Maps[bpf.PipeBenchMapPipeBuckets]),
 			Meters:  mapped[bpf.PipesPipeMeter](tb, coll.Maps[bpf.PipeBenchMapPipeMeters]),
+			Tries:   mapped[uint64](tb, coll.Maps[bpf.PipeBenchMapPipeTries]),
+			Arena: NewArena(mapped[uint64](tb, coll.Maps[bpf.PipeBenchMapPipeRoots]),
+				mapped[bpf.PipesPipeNode4](tb, coll.Maps[bpf.PipeBenchMapPipeNodes4]), mapped[bpf.PipesPipeNode6](tb, coll.Maps[bpf.PipeBenchMapPipeNodes6])),
 		},
 		probes: mapped[bpf.PipeBenchPipeProbe](tb, coll.Maps[bpf.PipeBenchMapPipeProbes]),
 	}

@@ -14,6 +14,10 @@ const (
 	lpmMostBits = 18
 	// lpmPart is how many edges a tree has on average: they fit into one node.
 	lpmPart = 8
+	// lpmMany is for how many parts it pays to look for those prefixes first that can cover one.
+	lpmMany = 1000
+	// lpmDivide is from how many edges on a part is divided again, lpmParts how often, and lpmDivided its word's mark.
+	lpmDivide, lpmParts, lpmDivided = 16 * lpmPart, 3, 0xffffff
 	// lpmOne is for a table of a single tree.
 	lpmOne = 32
 )
@@ -30,6 +34,7 @@ type trie struct {
 	word   *uint64 // which packets read
 	bits   uint8
 	sorted []prefix
+	edges  []edge // of the part that is being built
 }
 
 // lpmRun is a run of nodes, or of roots.
@@ -85,13 +90,18 @@ func (t *trie) change(sorted, changed []prefix, gone []lpmRun) ([]lpmRun, error)
 	before := t.sorted
 	t.sorted = sorted
 	var made []lpmRun
-	var edges []edge
-	build := func(i int) (word uint64, err error) {
-		var run lpmRun
-		word, run, edges, err = t.build(i, width, edges[:0])
-		if run.n > 0 {
-			made = append(made, run)
+	covers := sorted
+	if touched > lpmMany { // few prefixes are so short that they cover parts
+		covers = nil
+		for _, p := range sorted {
+			if p.bits <= width {
+				covers = append(covers, p)
+			}
 		}
+	}
+	build := func(i int) (word uint64, err error) {
+		from := wide{hi: uint64(i) << 32 << (lpmOne - width)}
+		word, made, err = t.build(from, width, covers, made, 0)
 		return word, err
 	}
 	undo := func(err error) ([]lpmRun, error) {
@@ -105,7 +115,7 @@ func (t *trie) change(sorted, changed []prefix, gone []lpmRun) ([]lpmRun, error)
 			return undo(err)
 		}
 		at := &t.arena.Roots[root+uint32(one)]
-		gone = appendRun(gone, *at)
+		gone = t.appendRun(gone, *at)
 		atomic.StoreUint64(at, word)
 		return gone, nil
 	}
@@ -127,7 +137,7 @@ func (t *trie) change(sorted, changed []prefix, gone []lpmRun) ([]lpmRun, error)
 	if there {
 		for i, word := range t.arena.Roots[root:][:1<<t.bits] {
 			if all || parts[i] {
-				gone = appendRun(gone, word)
+				gone = t.appendRun(gone, word)
 			}
 		}
 		gone = append(gone, lpmRun{root, 1 << t.bits, true})
@@ -140,40 +150,80 @@ func (t *trie) change(sorted, changed []prefix, gone []lpmRun) ([]lpmRun, error)
 // part is the number of the part of a table that an address is in.
 func part(a wide, bits uint8) int { return int(a.hi >> 32 >> (lpmOne - bits)) }
 
-// appendRun adds the nodes of a part of a table.
-func appendRun(gone []lpmRun, word uint64) []lpmRun {
-	if nodes := int(word & 0xffffff); nodes > 0 {
-		gone = append(gone, lpmRun{uint32(word >> 24), nodes, false})
+// appendRun adds the memory of a part of a table.
+func (t *trie) appendRun(gone []lpmRun, word uint64) []lpmRun {
+	switch nodes := int(word & lpmDivided); nodes {
+	case 0:
+		return gone
+	case lpmDivided:
+		root := lpmRun{uint32(word >> 32), 1 << (word >> 24 & 63), true}
+		for _, part := range t.arena.Roots[root.at:][:root.n] {
+			gone = t.appendRun(gone, part)
+		}
+		return append(gone, root)
+	default:
+		return append(gone, lpmRun{uint32(word >> 24), nodes, false})
 	}
-	return gone
 }
 
-// build writes the tree of one part of the table, and returns its word.
-func (t *trie) build(i int, width uint8, edges []edge) (uint64, lpmRun, []edge, error) {
-	from := wide{hi: uint64(i) << 32 << (lpmOne - width)}
-	edges, first := edgesOf(edges, t.sorted, from, width, cover(t.sorted, from, width))
-	if len(edges) == 0 {
-		return uint64(first) << 24, lpmRun{}, edges, nil
+// build writes the part of a table for the prefix of `bits` bits that begins at from, and returns its word. Covers has all
+// prefixes that may cover it, in order; what it has taken is appended to made, with an error too.
+func (t *trie) build(from wide, bits uint8, covers []prefix, made []lpmRun, divided int) (uint64, []lpmRun, error) {
+	var first uint32
+	t.edges, first = edgesOf(t.edges[:0], t.sorted, from, bits, cover(covers, from, bits))
+	if len(t.edges) == 0 {
+		return uint64(first) << 24, made, nil
+	}
+	if width := divideBits(len(t.edges)); len(t.edges) > lpmDivide && divided < lpmParts && bits+width <= t.most() {
+		return t.divide(from, bits, width, made, divided+1)
 	}
 	each, space := edges4, &t.arena.nodes4
 	if t.six {
 		each, space = edges6, &t.arena.nodes6
 	}
-	run := lpmRun{n: (len(edges) + each - 1) / each}
+	run := lpmRun{n: (len(t.edges) + each - 1) / each}
 	var err error
 	if run.at, err = space.take(run.n); err != nil {
-		return 0, lpmRun{}, edges, err
+		return 0, made, err
 	}
+	made = append(made, run)
 	if t.six {
 		nodes := t.arena.Nodes6[run.at:][:run.n]
-		plant(edges, first, run.n, each, func(node, i int, at wide) { nodes[node].Hi[i], nodes[node].Lo[i] = at.hi, at.lo },
+		plant(t.edges, first, run.n, each, func(node, i int, at wide) { nodes[node].Hi[i], nodes[node].Lo[i] = at.hi, at.lo },
 			func(node, below int, place uint32) { nodes[node].Value[below] = place })
 	} else {
 		nodes := t.arena.Nodes4[run.at:][:run.n]
-		plant(edges, first, run.n, each, func(node, i int, at wide) { nodes[node].Edge[i] = uint32(at.hi >> 32) },
+		plant(t.edges, first, run.n, each, func(node, i int, at wide) { nodes[node].Edge[i] = uint32(at.hi >> 32) },
 			func(node, below int, place uint32) { nodes[node].Value[below] = place })
 	}
-	return uint64(run.at)<<24 | uint64(run.n), run, edges, nil
+	return uint64(run.at)<<24 | uint64(run.n), made, nil
+}
+
+// most is how many bits can choose a tree.
+func (t *trie) most() uint8 {
+	if t.six {
+		return 64
+	}
+	return 32
+}
+
+// divideBits is how many bits divide a part of so many edges.
+func divideBits(edges int) uint8 { return uint8(min(bits.Len(uint(edges/lpmPart)), lpmMostBits)) }
+
+// divide makes a part a table of the next bits.
+func (t *trie) divide(from wide, bits, width uint8, made []lpmRun, divided int) (uint64, []lpmRun, error) {
+	at, err := t.arena.roots.take(1 << width)
+	if err != nil {
+		return 0, made, err
+	}
+	made = append(made, lpmRun{at, 1 << width, true})
+	for i := range uint64(1) << width {
+		part := wide{hi: from.hi | i<<(64-bits-width)}
+		if t.arena.Roots[uint64(at)+i], made, err = t.build(part, bits+width, t.sorted, made, divided); err != nil {
+			return 0, made, err
+		}
+	}
+	return uint64(at)<<32 | uint64(width)<<24 | lpmDivided, made, nil
 }
 
 // everything is all memory of the table, which no packet may look at any more.
@@ -183,7 +233,7 @@ func (t *trie) everything(gone []lpmRun) []lpmRun {
 		return gone
 	}
 	for _, word := range t.arena.Roots[root:][:1<<t.bits] {
-		gone = appendRun(gone, word)
+		gone = t.appendRun(gone, word)
 	}
 	return append(gone, lpmRun{root, 1 << t.bits, true})
 }
@@ -194,6 +244,11 @@ func (a *Arena) longest(table uint64, six bool, address wide) uint32 {
 		return 0
 	}
 	word := atomic.LoadUint64(&a.Roots[table>>8+address.hi>>32>>(table&63)])
+	for known := lpmOne - table&63; word&lpmDivided == lpmDivided; {
+		width := word >> 24 & 63
+		word = atomic.LoadUint64(&a.Roots[word>>32+address.hi<<known>>(64-width)])
+		known += width
+	}
 	first, nodes := uint32(word>>24), uint32(word&0xffffff)
 	if nodes == 0 {
 		return first

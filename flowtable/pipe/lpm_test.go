@@ -216,7 +216,7 @@ func FuzzLPM(f *testing.F) {
 	f.Add([]byte{0, 10, 1, 2, 3, 24, 7, 1, 10, 1, 2, 3, 8, 9}, uint32(0x0a010203))
 	f.Fuzz(func(t *testing.T, data []byte, address uint32) {
 		l, want := heapLPM(t, false, 400, 0), naive{}
-		for n := 0; len(data) >= 7 && n < 300; data, n = data[7:], n+1 {
+		for n := 0; len(data) >= 7 && n < 50; data, n = data[7:], n+1 {
 			r := PrefixRequest{
 				Change: Change(data[0] % 3), Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte(data[1:5])), int(data[5]%33)).Masked(), Place: 1 + uint32(data[6]),
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // nobody is the record at place 0.
@@ -53,11 +54,21 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	pl.First = uint32(len(c.Memory.Entries))
 	switch p.Kind {
 	case Basic:
-		if c.inCode(pl) {
+		if p.Fixed && c.faster(pl, costExact(len(p.Entries))) {
 			return c.search(pl, records)
 		}
 		return c.exact(pl, records)
-	case Control, OrderedList, LPM:
+	case Control:
+		if c.faster(pl, p.costTuples()) {
+			return c.search(pl, records)
+		}
+		return c.tuples(pl, records)
+	case LPM:
+		if p.Fixed && c.faster(pl, costTrie+costMemory(len(p.Entries)*entryBytes)) {
+			return c.search(pl, records)
+		}
+		return c.prefixes(pl, records)
+	case OrderedList:
 		return c.search(pl, records)
 	case ACL:
 		return c.classifier(pl, records)
@@ -131,6 +142,9 @@ func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error
 	if m.Count || m.Age > 0 {
 		r.Flags |= entryCounts
 	}
+	if m.Age > 0 {
+		r.Age = max(1, flowtable.Ticks(m.Age))
+	}
 	if m.Counter != "" {
 		i := slices.Index(p.Pipeline.Counters, m.Counter)
 		if i < 0 {
@@ -203,10 +217,13 @@ func (c *compiler) share(pl *Planned, records []bpf.PipesPipeEntry) error {
 	return nil
 }
 
-// inCode tells whether a basic pipe is to become instructions: they change only with the whole program, and a search grows
-// with the entries, while a look-up in a table takes the same for all.
-func (c *compiler) inCode(pl *Planned) bool {
-	return pl.Pipe.Fixed && len(pl.Pipe.Entries) <= c.options.Limits.code()
+// faster tells whether a pipe may become instructions, and takes less than a table does then.
+func (c *compiler) faster(pl *Planned, table float64) bool {
+	if c.tables[pl.Number] || len(pl.Pipe.Entries) > c.options.Limits.code() {
+		return false
+	}
+	pl.tree = newTree(pl.items())
+	return c.options.Limits.Always || pl.tree.cost() <= table
 }
 
 // search makes a pipe a search tree.
@@ -216,14 +233,24 @@ func (c *compiler) search(pl *Planned, records []bpf.PipesPipeEntry) error {
 		pl.Places[i] = c.place()
 		c.Memory.Entries[pl.Places[i]] = records[i]
 	}
-	items := pl.items()
-	pl.tree = newTree(items)
-	pl.alone = pl.Pipe.Fixed && len(items) <= aloneEntries
+	if pl.tree == nil {
+		pl.tree = newTree(pl.items())
+	}
+	steps := 0
+	for i := range records {
+		if a := records[i].Action; a > 0 {
+			steps += len(pl.actions[a-1].steps)
+		}
+	}
+	pl.alone = pl.Pipe.Fixed && len(records) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
 	return nil
 }
 
-// aloneEntries is the largest number of entries that have instructions of their own for what is done on a hit.
-const aloneEntries = 16
+// Entries that have instructions of their own for what is done on a hit.
+const (
+	aloneEntries = 16
+	aloneSteps   = 100 // instructions that there must be room for to a step of their actions
+)
 
 // items returns what the entries of a pipe ask, in the order in which they match.
 func (pl *Planned) items() (items []item) {

@@ -19,10 +19,14 @@ type Program struct {
 	// CT looks a packet up in the gateway's flow table for [Program.Run], and sets its ct.state; nil: nothing is found.
 	CT func(*bpf.PipesPipeFields) bool
 
+	// Now is the time in ns for meters of [Program.Run]; nil: that of the packet's tick.
+	Now func() uint64
+
 	options Options
 	root    int
 	mirrors [][]uint32           // ids of the ports of each
 	join    map[[2]uint32]uint32 // 1 + number of the mirror, forward: group
+	meters  []MeterState         // for Run
 	turns   []uint32             // of each pipe that takes turns: for Run
 }
 
@@ -56,10 +60,13 @@ type Planned struct {
 	LPM    *LPMTable
 	ACL    *flowtable.ACL
 
-	need     uint32 // enum pipe_has: without these a packet is a miss
-	keys     []term // of exact matches and of hashes
-	tree     *tree  // InCode
-	bucket   uint32 // InBuckets, and a consistent hash: the first one
+	need     uint32   // enum pipe_has: without these a packet is a miss
+	keys     []term   // of exact matches and of hashes
+	tree     *tree    // InCode
+	bucket   uint32   // InBuckets, and a consistent hash: the first one
+	trie     uint32   // InTrie without an exact part: number of its table
+	group    uint32   // InTrie with one: first place of the records of exact parts
+	tuples   []*tuple // of a control pipe InBuckets
 	actions  []action
 	forward  uint32 // of all entries; 0: each says
 	miss     uint32

@@ -100,9 +100,14 @@ func (p *Program) find(pl *Planned, f *bpf.PipesPipeFields) (place uint32, found
 			return pl.Places[n], true
 		}
 	case InBuckets:
-		if f.Word[wordHas]&pl.need == pl.need {
+		if pl.Table == nil {
+			place = p.among(pl, f)
+		} else if f.Word[wordHas]&pl.need == pl.need {
 			place = pl.Table.Lookup(pl.keyOf(f))
 		}
+		return place, place != 0
+	case InTrie:
+		place = pl.longest(f)
 		return place, place != 0
 	case InACL:
 		if k, ok := aclKey(f); ok {
@@ -220,4 +225,10 @@ func pop(f *bpf.PipesPipeFields) {
 }
 
 // meter has a meter colour a packet.
-func (p *Program) meter(*bpf.PipesPipeFields, uint32) {}
+func (p *Program) meter(f *bpf.PipesPipeFields, number uint32) {
+	now := uint64(f.Word[wordTick]) << tickShift
+	if p.Now != nil {
+		now = p.Now()
+	}
+	f.Word[wordColor] = p.meters[number].Measure(&p.Memory.Meters[number], now, f.Word[wordLength], f.Word[wordColor])
+}

@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/flowtable"
 )
 
 // slots lays out the entries of a hash pipe by number.
@@ -157,7 +156,7 @@ func (t *text) slot(pl *Planned) error {
 	size := pl.Pipe.Size
 	switch pl.Pipe.Algorithm {
 	case ByHash, Consistent:
-		t.key(pl)
+		t.key(pl.keys)
 		t.Add(asm.Mov.Reg(asm.R1, regFields), asm.Mov.Imm32(asm.R2, int32(len(pl.keys))))
 		t.Call("pipe_hash")
 		t.Add(asm.Mov.Reg32(regPlace, asm.R0))
@@ -194,19 +193,19 @@ func (t *text) slot(pl *Planned) error {
 }
 
 // key writes the words that are hashed or compared.
-func (t *text) key(pl *Planned) {
-	for i, k := range pl.keys {
+func (t *text) key(keys []term) {
+	for i, k := range keys {
 		t.term(k)
 		t.Add(asm.StoreMem(regFields, fieldsKey+int16(4*i), asm.R1, asm.Word))
 	}
 }
 
-// present goes to miss if the packet lacks one of the fields that the pipe's entries match on.
-func (t *text) present(pl *Planned, miss flowtable.TextLabel) {
-	if pl.need == 0 {
+// present goes to miss if the packet lacks something that entries match on.
+func (t *text) present(need uint32, miss label) {
+	if need == 0 {
 		return
 	}
 	t.load(asm.R1, wordHas)
-	t.Add(asm.And.Imm32(asm.R1, int32(pl.need)))
-	t.JumpImm(asm.JNE, asm.R1, pl.need, miss)
+	t.Add(asm.And.Imm32(asm.R1, int32(need)))
+	t.JumpImm(asm.JNE, asm.R1, need, miss)
 }

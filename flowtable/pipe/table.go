@@ -19,12 +19,12 @@ var (
 
 const (
 	bucketSlots = int(bpf.PipesPipeLimitPIPE_BUCKET)
-	// bucketFirst is from how many entries in its first bucket on a key goes to the emptier of its two. Before that most
-	// packets need not look into the second one; later ones, and the first bucket overflows below the load.
-	bucketFirst = bucketSlots / 2
-	// tableLoad is the share of slots, in per cent, to which tables are filled. A key finds both of its buckets full at
-	// 63 to 68 per cent of a table of 16 million slots, and later in smaller ones.
-	tableLoad   = 60
+	// bucketFirst is from how many entries in its first bucket on a key goes to the emptier of its two: a packet looks into
+	// the second one only if its key is not in the first. The higher it is the fewer do, and the earlier both are full: of 16
+	// million slots at 68 per cent with 4, 64 with 5, 55 with 6.
+	bucketFirst = 5
+	// tableLoad is the share of slots, in per cent, to which tables are filled.
+	tableLoad   = 50
 	tableSpare  = 4096       // most places beyond the size
 	bucketOther = 0x9e3779b1 // PIPE_OTHER
 )
@@ -61,6 +61,7 @@ type Table struct {
 	free  uint32 // a place that is free again; its record's number is the next one; 0 = none
 
 	gone   []replaced
+	read0  uint64 // what ahead has read, so that it must
 	before *Table // whose counts are not in this table's yet
 }
 

@@ -43,16 +43,19 @@ func (t *Table) Process(batch []Request, done []Completion) []Completion {
 		done = append(done, Completion{Request: i})
 	}
 	mine := done[first:]
+	var spots [tableAhead]spot
 	for i := range batch {
-		r, c := &batch[i], &mine[i]
+		if i%tableAhead == 0 {
+			t.ahead(spots[:], batch[i:])
+		}
+		r, c, s := &batch[i], &mine[i], &spots[i%tableAhead]
 		key := r.Entry.Key[:t.Words]
-		s := t.spot(key)
-		slot, taken := t.find(&s, key)
+		slot, taken := t.find(s, key)
 		switch {
 		case r.Change == InsertEntry && slot != nil:
 			c.Place, c.Err = uint32(*slot), ErrDuplicate
 		case r.Change == InsertEntry:
-			if slot = t.freeSlot(&s, taken); slot == nil {
+			if slot = t.freeSlot(s, taken); slot == nil {
 				c.Err = ErrFull
 				continue
 			}
@@ -76,6 +79,35 @@ func (t *Table) Process(batch []Request, done []Completion) []Completion {
 	}
 	t.settle(mine)
 	return done
+}
+
+// tableAhead is for how many requests memory is read before the first of them is done.
+const tableAhead = 32
+
+// ahead finds out where the keys of requests may be, and reads what they will need there. None of these reads waits for
+// another, so that the processor does many at a time; one after the other they are most of the time of a change.
+func (t *Table) ahead(spots []spot, batch []Request) {
+	n := min(len(spots), len(batch))
+	for i := range n {
+		spots[i] = t.spot(batch[i].Entry.Key[:t.Words])
+	}
+	var sum uint64
+	for i := range n {
+		for _, b := range spots[i].bucket {
+			sum += t.Buckets[b].Slot[0]
+		}
+	}
+	for i := range n {
+		for _, b := range spots[i].bucket {
+			for _, v := range t.Buckets[b].Slot {
+				if v>>32 == spots[i].tag {
+					e := &t.Entries[uint32(v)]
+					sum += uint64(e.Key[0]) + uint64(e.Forward)
+				}
+			}
+		}
+	}
+	t.read0 = sum
 }
 
 // freeSlot returns a slot for a new key; nil if there is none.

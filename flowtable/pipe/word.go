@@ -73,3 +73,6 @@ const entryCounts = uint16(bpf.PipesPipeEntryFlagPIPE_ENTRY_COUNTS)
 
 // reasonTTL is why a packet whose time to live has run out is dropped.
 const reasonTTL = uint32(bpf.XDPReasonREASON_PIPE_TTL)
+
+// tickShift is TICK_SHIFT of abi.h: a tick is so many bits of ns.
+const tickShift = 20
