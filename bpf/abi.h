@@ -94,6 +94,10 @@ enum reason {
 	REASON_NAT_UNTRANSLATED, /* of a translated flow, with addresses that its end never sees */
 	REASON_NAT_SOURCE_LIMIT, /* its source has as many translated flows as the rule lets it */
 
+	/* by a pipeline in front */
+	REASON_PIPE_DROP, /* a pipe forwards to drop */
+	REASON_PIPE_TTL, /* an action lowers a TTL of 1 or 0 */
+
 	REASON_LEN
 };
 

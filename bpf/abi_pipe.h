@@ -48,7 +48,7 @@ enum pipe_word {
 	PIPE_ESP_SPI,
 	PIPE_ESP_SEQ,
 	PIPE_VXLAN_VNI,
-	PIPE_CT_STATE, /* enum pipe_ct, of the last connection tracking pipe */
+	PIPE_CT_STATE, /* enum pipe_ct_state, of the last connection tracking pipe */
 	PIPE_RAW0, /* four bytes at an offset that the pipeline names, the first one the most significant */
 	PIPE_RAW1,
 	PIPE_RAW2,
@@ -94,7 +94,7 @@ enum pipe_written {
 
 enum pipe_fragment { PIPE_FRAGMENT_NONE, PIPE_FRAGMENT_FIRST, PIPE_FRAGMENT_LATER };
 enum pipe_color { PIPE_GREEN, PIPE_YELLOW, PIPE_RED };
-enum pipe_ct { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
+enum pipe_ct_state { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
 
 /* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. */
 enum pipe_forward {
@@ -115,6 +115,8 @@ enum pipe_limit {
 	PIPE_METERS = 1024,
 	PIPE_GROUPS = 64, /* of ports */
 	PIPE_BUCKET = 8, /* slots */
+	PIPE_TRIES = 1024, /* tables of prefixes without an exact part */
+	PIPE_ADDRESS = 4, /* word of a key at which the address stands whose longest prefix is sought */
 };
 
 /* Where a raw field begins. */
@@ -132,27 +134,63 @@ struct pipe_entry {
 	__u32 number; /* the entry's number in its pipe */
 	__u32 value[PIPE_VALUES]; /* operands that its action template leaves to entries */
 	__u32 key[PIPE_KEY]; /* of an exact match, masked */
-	__u32 pad[4];
+	__u32 counter; /* place of the counter that entries share; 0 = none */
+	__u16 mirror; /* 1 + number of the mirror; 0 = none */
+	__u16 flags; /* enum pipe_entry_flag */
+	__u32 age; /* ticks: unused for longer it is told of; 0 = never */
+	__u32 rank; /* of a control pipe in tables: the lowest one decides */
 };
 
+enum pipe_entry_flag { PIPE_ENTRY_COUNTS = 1 };
+
 /* Slots of exact matches: tag << 32 | place of the entry in pipe_entries; 0 = free. One load tells both. The
- * tag is the upper half of the hash, never 0. */
+ * tag is the upper half of the hash, never 0, and no two slots of a bucket have the same. */
 struct pipe_bucket {
 	__u64 slot[PIPE_BUCKET];
 };
 
-/* A table of exact matches in pipe_buckets: a key is in bucket first + (hash & mask), or in the one that
- * flowtable/pipe's Table.second tells. */
+/* A table of exact matches is the buckets first to first + mask of pipe_buckets. A key is in bucket h & mask of them,
+ * or in the one that it has in common with nobody who has another tag: (h & mask) ^ ((tag * PIPE_OTHER) >> 8 | 1) & mask.
+ * h is the lower half of the hash (pipe_table.h). An entry stays in its bucket as long as it is there, so that packets
+ * find it at any time. */
+#define PIPE_OTHER 0x9e3779b1u
+
+/* Prefixes are search trees over the addresses at which the longest prefix changes, in arrays. One 64-bit word tells a
+ * table: place << 8 | shift, where pipe_roots[place + (upper 32 bits of the address >> shift)] is the word for that part of the
+ * addresses, and shift = 32 stands for a single one (abi_set.h says how the nodes of a tree lie): place of its first
+ * node << 24 | number of nodes; of a part without a node, place of the entry << 24; of a part that
+ * is divided again, place of its first root << 32 | number of bits << 24 | 0xffffff, where these bits follow those that led there. All that a packet can find stands
+ * still; what changes is built beside it, and comes in force by a store of the table's word. */
+#define PIPE_EDGES4 15
+#define PIPE_EDGES6 6
+#define PIPE_TRIE_LEVELS 12
+#define PIPE_TRIE_PARTS 3 /* that a part is in */
+
+/* value[n] is the place in pipe_entries (0 = none) for addresses with n of the edges at or below them, unless a child
+ * knows better. Places behind the last edge repeat it, and its value. */
+struct pipe_node4 {
+	__u32 edge[PIPE_EDGES4];
+	__u32 pad;
+	__u32 value[PIPE_EDGES4 + 1];
+};
+
+struct pipe_node6 {
+	__u64 hi[PIPE_EDGES6], lo[PIPE_EDGES6];
+	__u32 value[PIPE_EDGES6 + 1];
+	__u32 pad;
+};
 
 enum pipe_meter_kind { PIPE_METER_RFC2697 = 1, PIPE_METER_RFC2698, PIPE_METER_RFC4115 };
 enum pipe_meter_flag { PIPE_METER_AWARE = 1, PIPE_METER_PACKETS = 2 };
 
-/* Rates in units (bytes or packets) a second, sizes in units. Tokens count in units << 20, time in ns. */
+/* Rates in units (bytes or packets) a second, sizes in units. Tokens count in billionths of units, and time in ns:
+ * so nothing is ever rounded. */
 struct pipe_meter {
 	__u32 kind; /* 0 = none */
 	__u32 flags;
 	__u64 rate[2]; /* CIR; PIR (2698), EIR (4115), unused (2697) */
 	__u64 size[2]; /* CBS; PBS (2698), EBS (4115, 2697) */
+	__u64 fill[2]; /* ns after which a bucket is full whatever was in it; of 2697 the first: both */
 };
 
 /* What a packet is to a pipeline. */
@@ -160,6 +198,23 @@ struct pipe_fields {
 	__u32 word[PIPE_WORDS];
 	__u32 key[PIPE_KEY]; /* what is looked up, masked */
 	struct classify_key acl; /* the same for ACL pipes */
+	__u16 domain; /* routing domain of the port that it came by; VLANs of inline pairs have their own */
+	__u8 paired; /* that port is one of an inline pair */
+	__u8 pad[5];
+};
+
+/* A packet's walk, as a program that traces tells it. */
+struct pipe_trace {
+	__u64 ns; /* of the boot-time clock without sleep */
+	__u32 port; /* id; 0: by none */
+	__u32 forward; /* enum pipe_forward: where it went in the end */
+	__u32 length; /* bytes of the frame as it came */
+	__u32 steps; /* valid of step */
+	struct pipe_trace_step {
+		__u32 pipe; /* number */
+		__u32 place; /* of the entry that matched; 0 = none */
+	} step[PIPE_PIPES];
+	__u8 head[128]; /* of the frame as it came */
 };
 
 #endif

@@ -63,6 +63,8 @@ var reasonNames = [XDPReasonREASON_LEN]string{
 	XDPReasonREASON_NAT_TO_HOST:             "nat-to-host",
 	XDPReasonREASON_NAT_UNTRANSLATED:        "nat-untranslated",
 	XDPReasonREASON_NAT_SOURCE_LIMIT:        "nat-source-limit",
+	XDPReasonREASON_PIPE_DROP:               "pipe-drop",
+	XDPReasonREASON_PIPE_TTL:                "pipe-ttl",
 }
 
 // String returns the reason's kebab-case name, as in events, `drops` and `sim`.

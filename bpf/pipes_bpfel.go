@@ -13,10 +13,356 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type PipesCells struct {
+	_   structs.HostLayout
+	Leg [4][2]uint32
+}
+
 type PipesCounter struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
+}
+
+type PipesDropLog struct {
+	_        structs.HostLayout
+	Unlogged uint64
+	Window   uint32
+	Logged   uint32
+}
+
+type PipesEgress struct {
+	_    structs.HostLayout
+	Port uint8
+	Zone uint8
+	Vlan uint16
+}
+
+type PipesFlow4 struct {
+	_    structs.HostLayout
+	Key  PipesFlow4Key
+	Core struct {
+		_       structs.HostLayout
+		Word    uint64
+		Epoch   uint32
+		Rule    uint32
+		Created uint32
+		From    uint8
+		To      uint8
+		Context uint16
+	}
+	Count [2]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Leg [2]struct {
+		_        structs.HostLayout
+		Seen     uint32
+		Ack      uint32
+		SeqDelta uint32
+		Win      uint16
+		Route    uint16
+		Nexthop  uint16
+		Meter    uint16
+		Flags    uint8
+		Stages   uint8
+		XlatPort uint16
+	}
+	Xlat [2]uint32
+}
+
+type PipesFlow4Group struct {
+	_    structs.HostLayout
+	Slot [4]PipesFlow4
+}
+
+type PipesFlow4Key struct {
+	_      structs.HostLayout
+	Lo     uint32
+	Hi     uint32
+	LoPort uint16
+	HiPort uint16
+	Domain uint16
+	Proto  uint8
+	Kind   uint8
+}
+
+type PipesFlow6 struct {
+	_    structs.HostLayout
+	Key  PipesFlow6Key
+	Core struct {
+		_       structs.HostLayout
+		Word    uint64
+		Epoch   uint32
+		Rule    uint32
+		Created uint32
+		From    uint8
+		To      uint8
+		Context uint16
+	}
+	Count [2]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Leg [2]struct {
+		_        structs.HostLayout
+		Seen     uint32
+		Ack      uint32
+		SeqDelta uint32
+		Win      uint16
+		Route    uint16
+		Nexthop  uint16
+		Meter    uint16
+		Flags    uint8
+		Stages   uint8
+		XlatPort uint16
+	}
+	Xlat [2][4]uint32
+	Pad  [80]uint8
+}
+
+type PipesFlow6Group struct {
+	_    structs.HostLayout
+	Slot [4]PipesFlow6
+}
+
+type PipesFlow6Key struct {
+	_      structs.HostLayout
+	Lo     [4]uint32
+	Hi     [4]uint32
+	LoPort uint16
+	HiPort uint16
+	Domain uint16
+	Proto  uint8
+	Kind   uint8
+}
+
+type PipesForestCheck struct {
+	_     structs.HostLayout
+	First uint32
+	Nodes uint32
+	Field uint32
+	Last  uint32
+}
+
+type PipesForestEntry struct {
+	_       structs.HostLayout
+	Verdict uint32
+	Check   uint32
+}
+
+type PipesForestRule4 struct {
+	_       structs.HostLayout
+	Src     uint32
+	SrcSpan uint32
+	Dst     uint32
+	DstSpan uint32
+	Ports   struct {
+		_         structs.HostLayout
+		Sport     uint16
+		SportSpan uint16
+		Dport     uint16
+		DportSpan uint16
+	}
+	Who struct {
+		_     structs.HostLayout
+		Entry uint32
+		Proto uint8
+		From  uint8
+		To    uint8
+		Flags uint8
+	}
+}
+
+type PipesForestRule6 struct {
+	_   structs.HostLayout
+	Src struct {
+		_      structs.HostLayout
+		Hi     uint64
+		Lo     uint64
+		HiMask uint64
+		LoMask uint64
+	}
+	Dst struct {
+		_      structs.HostLayout
+		Hi     uint64
+		Lo     uint64
+		HiMask uint64
+		LoMask uint64
+	}
+	Ports struct {
+		_         structs.HostLayout
+		Sport     uint16
+		SportSpan uint16
+		Dport     uint16
+		DportSpan uint16
+	}
+	Who struct {
+		_     structs.HostLayout
+		Entry uint32
+		Proto uint8
+		From  uint8
+		To    uint8
+		Flags uint8
+	}
+	Pad [6]uint64
+}
+
+type PipesFragmentGroup struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad  uint32
+	Slot [4]struct {
+		_         structs.HostLayout
+		Src       [4]uint32
+		Dst       [4]uint32
+		Id        uint32
+		Domain    uint16
+		Proto     uint8
+		Family    uint8
+		Sport     uint16
+		Dport     uint16
+		Tick      uint32
+		Rule      uint32
+		Total     uint16
+		Reason    uint8
+		Ranges    uint8
+		Transport uint8
+		Pad       [3]uint8
+		Range     [8]struct {
+			_     structs.HostLayout
+			Start uint16
+			End   uint16
+		}
+	}
+}
+
+type PipesGatewayState struct {
+	_            structs.HostLayout
+	RouteChanged uint32
+	PortMul      uint32
+	Flows        int64
+	HalfOpen     int64
+	Overflow4    int64
+	Overflow6    int64
+	Ethertypes   [8]uint16
+	Flows6       int64
+	Aliases      int64
+	NatPass      uint32
+	Held         int32
+	HeldMax      int32
+	HeldLost     uint32
+}
+
+type PipesLocalKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Family    uint32
+	Addr      [4]uint32
+}
+
+type PipesNatAddress struct {
+	_   structs.HostLayout
+	Ip4 uint32
+	Ip6 [4]uint32
+}
+
+type PipesNatBitmap struct {
+	_     structs.HostLayout
+	Full  [16]uint64
+	Taken [1024]uint64
+}
+
+type PipesNatCounter struct {
+	_         structs.HostLayout
+	Flows     uint64
+	Exhausted uint64
+	Conflicts uint64
+	Limited   uint64
+}
+
+type PipesNatDevice struct {
+	_    structs.HostLayout
+	Port uint16
+	Vlan uint16
+}
+
+type PipesNatHalf struct {
+	_      structs.HostLayout
+	Src    [4]uint32
+	Dst    [4]uint32
+	Sport  uint16
+	Dport  uint16
+	Family uint8
+	Proto  uint8
+	Pad    uint16
+}
+
+type PipesNatPass struct {
+	_      structs.HostLayout
+	Src    [4]uint32
+	To     [4]uint32
+	Sport  uint16
+	ToPort uint16
+	Family uint8
+	Proto  uint8
+	Pad    uint16
+}
+
+type PipesNatRule struct {
+	_           structs.HostLayout
+	Address     [4]uint32
+	Addresses   uint32
+	Ports       uint32
+	Bucket      uint32
+	Buckets     uint32
+	Kind        uint8
+	Flags       uint8
+	Family      uint8
+	Prefix      uint8
+	Adjust      uint16
+	Pad         uint16
+	SourceLimit uint32
+}
+
+type PipesNatServer struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	Port    uint16
+	Pad     uint16
+	Pad2    uint32
+}
+
+type PipesNatTallies struct {
+	_    structs.HostLayout
+	Word [8]uint64
+}
+
+type PipesNatWas struct {
+	_     structs.HostLayout
+	Dst   [4]uint32
+	Dport uint16
+	Pad   uint16
+}
+
+type PipesNexthop struct {
+	_       structs.HostLayout
+	Dst     uint64
+	Src     uint64
+	Gateway [4]uint32
+	State   uint32
+	Used    uint32
+	Vlan    uint16
+	Port    uint8
+	Zone    uint8
+	Family  uint8
+	Fed     uint8
+	Pad     [2]uint8
 }
 
 type PipesPipeBase uint32
@@ -41,13 +387,13 @@ const (
 	PipesPipeColorPIPE_RED    PipesPipeColor = 2
 )
 
-type PipesPipeCt uint32
+type PipesPipeCtState uint32
 
 const (
-	PipesPipeCtPIPE_CT_NONE        PipesPipeCt = 0
-	PipesPipeCtPIPE_CT_OPENING     PipesPipeCt = 1
-	PipesPipeCtPIPE_CT_ESTABLISHED PipesPipeCt = 2
-	PipesPipeCtPIPE_CT_CLOSING     PipesPipeCt = 3
+	PipesPipeCtStatePIPE_CT_NONE        PipesPipeCtState = 0
+	PipesPipeCtStatePIPE_CT_OPENING     PipesPipeCtState = 1
+	PipesPipeCtStatePIPE_CT_ESTABLISHED PipesPipeCtState = 2
+	PipesPipeCtStatePIPE_CT_CLOSING     PipesPipeCtState = 3
 )
 
 type PipesPipeEntry struct {
@@ -61,8 +407,18 @@ type PipesPipeEntry struct {
 	Number  uint32
 	Value   [8]uint32
 	Key     [12]uint32
-	Pad     [4]uint32
+	Counter uint32
+	Mirror  uint16
+	Flags   uint16
+	Age     uint32
+	Rank    uint32
 }
+
+type PipesPipeEntryFlag uint32
+
+const (
+	PipesPipeEntryFlagPIPE_ENTRY_COUNTS PipesPipeEntryFlag = 1
+)
 
 type PipesPipeFields struct {
 	_    structs.HostLayout
@@ -83,6 +439,9 @@ type PipesPipeFields struct {
 		Context uint16
 		Pad     [3]uint16
 	}
+	Domain uint16
+	Paired uint8
+	Pad    [5]uint8
 }
 
 type PipesPipeForward uint32
@@ -130,12 +489,14 @@ const (
 type PipesPipeLimit uint32
 
 const (
-	PipesPipeLimitPIPE_PIPES  PipesPipeLimit = 64
-	PipesPipeLimitPIPE_VALUES PipesPipeLimit = 8
-	PipesPipeLimitPIPE_KEY    PipesPipeLimit = 12
-	PipesPipeLimitPIPE_METERS PipesPipeLimit = 1024
-	PipesPipeLimitPIPE_GROUPS PipesPipeLimit = 64
-	PipesPipeLimitPIPE_BUCKET PipesPipeLimit = 8
+	PipesPipeLimitPIPE_PIPES   PipesPipeLimit = 64
+	PipesPipeLimitPIPE_VALUES  PipesPipeLimit = 8
+	PipesPipeLimitPIPE_KEY     PipesPipeLimit = 12
+	PipesPipeLimitPIPE_METERS  PipesPipeLimit = 1024
+	PipesPipeLimitPIPE_GROUPS  PipesPipeLimit = 64
+	PipesPipeLimitPIPE_BUCKET  PipesPipeLimit = 8
+	PipesPipeLimitPIPE_TRIES   PipesPipeLimit = 1024
+	PipesPipeLimitPIPE_ADDRESS PipesPipeLimit = 4
 )
 
 type PipesPipeMeter struct {
@@ -144,6 +505,7 @@ type PipesPipeMeter struct {
 	Flags uint32
 	Rate  [2]uint64
 	Size  [2]uint64
+	Fill  [2]uint64
 }
 
 type PipesPipeMeterFlag uint32
@@ -160,6 +522,66 @@ const (
 	PipesPipeMeterKindPIPE_METER_RFC2698 PipesPipeMeterKind = 2
 	PipesPipeMeterKindPIPE_METER_RFC4115 PipesPipeMeterKind = 3
 )
+
+type PipesPipeMeterState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad    uint32
+	Last   uint64
+	Tokens [2]uint64
+	Line   [4]uint64
+}
+
+type PipesPipeNode4 struct {
+	_     structs.HostLayout
+	Edge  [15]uint32
+	Pad   uint32
+	Value [16]uint32
+}
+
+type PipesPipeNode6 struct {
+	_     structs.HostLayout
+	Hi    [6]uint64
+	Lo    [6]uint64
+	Value [7]uint32
+	Pad   uint32
+}
+
+type PipesPipeScratch struct {
+	_      structs.HostLayout
+	Fields PipesPipeFields
+	At     struct {
+		_       structs.HostLayout
+		L3      uint32
+		L4      uint32
+		Payload uint32
+		Tags    uint32
+		Family  uint32
+		Proto   uint32
+		Length  uint32
+	}
+	_ [4]byte
+}
+
+type PipesPipeTrace struct {
+	_       structs.HostLayout
+	Ns      uint64
+	Port    uint32
+	Forward uint32
+	Length  uint32
+	Steps   uint32
+	Step    [64]PipesPipeTraceStep
+	Head    [128]uint8
+}
+
+type PipesPipeTraceStep struct {
+	_     structs.HostLayout
+	Pipe  uint32
+	Place uint32
+}
 
 type PipesPipeWord uint32
 
@@ -227,20 +649,371 @@ const (
 	PipesPipeWrittenPIPE_WROTE_PORTS PipesPipeWritten = 32
 )
 
+type PipesPort struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Id       uint8
+	Flags    uint8
+	Zone     uint8
+	Pair     uint8
+	Mac      [6]uint8
+	Mtu      uint16
+	Peer     uint16
+	Domain   uint16
+	Ip4      uint32
+	Ip6      [4]uint32
+	PeerZone uint8
+	PeerPort uint8
+	Pad      [6]uint8
+}
+
+type PipesRejectBucket struct {
+	_       structs.HostLayout
+	Second  uint32
+	Answers uint32
+}
+
+type PipesRuleCounter struct {
+	_         structs.HostLayout
+	Packets   uint64
+	Bytes     uint64
+	Judged    uint64
+	Last      uint32
+	LogWindow uint32
+	Logged    uint32
+	Unlogged  uint32
+}
+
+type PipesRuleWork struct {
+	_      structs.HostLayout
+	Stages uint8
+	Bypass uint8
+	Mss    uint16
+}
+
+type PipesScratch struct {
+	_      structs.HostLayout
+	Packet struct {
+		_          structs.HostLayout
+		Src        [4]uint32
+		Dst        [4]uint32
+		Verdict    uint32
+		Sport      uint16
+		Dport      uint16
+		Vlan       uint16
+		Nexthop    uint16
+		Kind       uint8
+		Frag       uint8
+		Tags       uint8
+		TcpFlags   uint8
+		Reopen     uint8
+		Pass       uint8
+		Family     uint8
+		Stages     uint8
+		Xlat       uint8
+		Leg        uint8
+		_          [2]byte
+		Word       uint64
+		Seq        uint32
+		Ack        uint32
+		FragId     uint32
+		Tick       uint32
+		L3         uint16
+		L4         uint16
+		IpLen      uint16
+		L4Len      uint16
+		FragOff    uint16
+		FragLen    uint16
+		L4Data     uint16
+		Win        uint16
+		Domain     uint16
+		Ethertype  uint16
+		Proto      uint8
+		Ttl        uint8
+		Wscale     uint8
+		IcmpType   uint8
+		IcmpCode   uint8
+		FragProto  uint8
+		More       uint8
+		Df         uint8
+		Zone       uint8
+		To         uint8
+		GroupMac   uint8
+		Opener     uint8
+		Unroutable uint8
+		_          [1]byte
+		OutSport   uint16
+		OutDport   uint16
+		Inner      uint16
+		Pad        [2]uint8
+		_          [2]byte
+		OutSrc     [4]uint32
+		OutDst     [4]uint32
+		Queue      uint32
+		Chain      struct {
+			_      structs.HostLayout
+			At     uint32
+			End    uint32
+			Next   uint8
+			Quoted uint8
+			Pad    [2]uint8
+		}
+		_ [4]byte
+	}
+	Key struct {
+		_       structs.HostLayout
+		SrcHi   uint64
+		SrcLo   uint64
+		DstHi   uint64
+		DstLo   uint64
+		Sport   uint16
+		Dport   uint16
+		Proto   uint8
+		Family  uint8
+		From    uint8
+		To      uint8
+		Context uint16
+		Pad     [3]uint16
+	}
+	Opening struct {
+		_       structs.HostLayout
+		Flags   uint64
+		Rule    uint32
+		State   uint32
+		Hash    uint32
+		Side    uint32
+		Context uint16
+		From    uint8
+		To      uint8
+		Stages  uint8
+		Pad     [3]uint8
+	}
+	Key4     PipesFlow4Key
+	Key6     PipesFlow6Key
+	Fib      [8]uint64
+	Gone4    PipesFlow4
+	Fresh4   PipesFlow4
+	Gone6    PipesFlow6
+	Fresh6   PipesFlow6
+	Handover struct {
+		_          structs.HostLayout
+		Cell       uint32
+		Number     uint16
+		Stages     uint8
+		Port       uint8
+		Generation uint32
+		Rule       uint32
+		Epoch      uint32
+		Nth        uint32
+		L3         uint16
+		L4         uint16
+		Family     uint8
+		Arrival    uint8
+		Proto      uint8
+		Pad        uint8
+	}
+	Nat struct {
+		_               structs.HostLayout
+		SourceRule      uint32
+		DestinationRule uint32
+		Ports           uint32
+		Limit           uint32
+		Port            uint16
+		Pad             uint16
+		Tally           uint32
+		Others          uint32
+		Other           [8]uint16
+		Pad2            [4]uint8
+		Alias           struct {
+			_       structs.HostLayout
+			Flags   uint64
+			Rule    uint32
+			State   uint32
+			Hash    uint32
+			Side    uint32
+			Context uint16
+			From    uint8
+			To      uint8
+			Stages  uint8
+			Pad     [3]uint8
+		}
+		Alias4 PipesFlow4Key
+		Gone4  PipesFlow4Key
+		Alias6 PipesFlow6Key
+		Gone6  PipesFlow6Key
+		Opened struct {
+			_       structs.HostLayout
+			Flags   uint64
+			Rule    uint32
+			State   uint32
+			Hash    uint32
+			Side    uint32
+			Context uint16
+			From    uint8
+			To      uint8
+			Stages  uint8
+			Pad     [3]uint8
+		}
+		Hairpin    uint32
+		Remote     [4]uint32
+		Nobody     [4]uint32
+		RemotePort uint16
+		Kind       uint8
+		Mapped     uint8
+		Undecided  uint8
+		Admitted   uint8
+		Outside    uint8
+		_          [5]byte
+	}
+	Bytes [520]uint8
+}
+
+type PipesSet4Node struct {
+	_      structs.HostLayout
+	Edge   [15]uint32
+	Inside uint32
+}
+
+type PipesSet6Node struct {
+	_      structs.HostLayout
+	Hi     [7]uint64
+	Lo     [7]uint64
+	Inside uint64
+	Pad    uint64
+}
+
+type PipesSim struct {
+	_       structs.HostLayout
+	Control struct {
+		_           structs.HostLayout
+		Now         uint64
+		Ifindex     uint32
+		Route       uint32
+		RouteReason uint32
+		Local       uint32
+	}
+	Result struct {
+		_       structs.HostLayout
+		Reason  uint32
+		Rule    uint32
+		Action  uint32
+		Pass    uint32
+		Nexthop uint32
+		Leg     uint32
+		Word    uint64
+		Stages  uint32
+		Xlat    uint32
+	}
+}
+
+type PipesStripe struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad [15]uint32
+}
+
+type PipesTableCounter struct {
+	_          structs.HostLayout
+	Created    uint64
+	Refused    uint64
+	Evicted    uint64
+	Revived    uint64
+	Overflowed uint64
+	Reopened   uint64
+}
+
+type PipesWorkerQueue struct {
+	_      structs.HostLayout
+	Sent   uint32
+	Lost   uint32
+	Pad    [14]uint32
+	Taken  uint32
+	Beat   uint32
+	Size   uint32
+	Worker uint8
+	Pad2   [51]uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	PipesMapAfterPipes          = "after_pipes"
+	PipesMapDevices             = "devices"
+	PipesMapDropLogs            = "drop_logs"
+	PipesMapEgresses            = "egresses"
+	PipesMapEvents              = "events"
+	PipesMapFlows4              = "flows4"
+	PipesMapFlows6              = "flows6"
+	PipesMapForestChecks        = "forest_checks"
+	PipesMapForestEntries       = "forest_entries"
+	PipesMapForestNodes         = "forest_nodes"
+	PipesMapForestRules4        = "forest_rules4"
+	PipesMapForestRules6        = "forest_rules6"
+	PipesMapFragments           = "fragments"
+	PipesMapGateway             = "gateway"
 	PipesMapGenerations         = "generations"
+	PipesMapGuards              = "guards"
+	PipesMapHeldFragments       = "held_fragments"
+	PipesMapLegCells            = "leg_cells"
+	PipesMapLocals              = "locals"
+	PipesMapMacs                = "macs"
+	PipesMapNatAddresses        = "nat_addresses"
+	PipesMapNatBuckets          = "nat_buckets"
+	PipesMapNatCounters         = "nat_counters"
+	PipesMapNatHalves           = "nat_halves"
+	PipesMapNatPasses           = "nat_passes"
+	PipesMapNatPorts            = "nat_ports"
+	PipesMapNatRules            = "nat_rules"
+	PipesMapNatServers          = "nat_servers"
+	PipesMapNatTallies          = "nat_tallies"
+	PipesMapNexthops            = "nexthops"
+	PipesMapOverflow4           = "overflow4"
+	PipesMapOverflow6           = "overflow6"
+	PipesMapPasses              = "passes"
 	PipesMapPipeBuckets         = "pipe_buckets"
 	PipesMapPipeEntries         = "pipe_entries"
+	PipesMapPipeGroups          = "pipe_groups"
+	PipesMapPipeMeterStates     = "pipe_meter_states"
 	PipesMapPipeMeters          = "pipe_meters"
+	PipesMapPipeNodes4          = "pipe_nodes4"
+	PipesMapPipeNodes6          = "pipe_nodes6"
+	PipesMapPipeRoots           = "pipe_roots"
+	PipesMapPipeScratches       = "pipe_scratches"
+	PipesMapPipeTraces          = "pipe_traces"
+	PipesMapPipeTries           = "pipe_tries"
+	PipesMapPipeTurns           = "pipe_turns"
+	PipesMapPipeWalks           = "pipe_walks"
+	PipesMapPortMss             = "port_mss"
+	PipesMapPorts               = "ports"
 	PipesMapReasons             = "reasons"
+	PipesMapRejects             = "rejects"
+	PipesMapRuleWorks           = "rule_works"
+	PipesMapRules               = "rules"
+	PipesMapScratches           = "scratches"
+	PipesMapSetNodes4           = "set_nodes4"
+	PipesMapSetNodes6           = "set_nodes6"
+	PipesMapSims                = "sims"
+	PipesMapSockets             = "sockets"
+	PipesMapStripes             = "stripes"
+	PipesMapTableCounters       = "table_counters"
+	PipesMapVlanDevices         = "vlan_devices"
+	PipesMapVlanZones           = "vlan_zones"
+	PipesMapWorkerQueues        = "worker_queues"
+	PipesProgSoftdpuPipes       = "softdpu_pipes"
+	PipesVarCheckIp             = "check_ip"
+	PipesVarDropEvents          = "drop_events"
+	PipesVarEpoch               = "epoch"
+	PipesVarEventRate           = "event_rate"
 	PipesVarExportPipeBase      = "export_pipe_base"
 	PipesVarExportPipeBucket    = "export_pipe_bucket"
 	PipesVarExportPipeColor     = "export_pipe_color"
-	PipesVarExportPipeCt        = "export_pipe_ct"
+	PipesVarExportPipeCtState   = "export_pipe_ct_state"
 	PipesVarExportPipeEntry     = "export_pipe_entry"
+	PipesVarExportPipeEntryFlag = "export_pipe_entry_flag"
 	PipesVarExportPipeFields    = "export_pipe_fields"
 	PipesVarExportPipeForward   = "export_pipe_forward"
 	PipesVarExportPipeFragment  = "export_pipe_fragment"
@@ -249,8 +1022,36 @@ const (
 	PipesVarExportPipeMeter     = "export_pipe_meter"
 	PipesVarExportPipeMeterFlag = "export_pipe_meter_flag"
 	PipesVarExportPipeMeterKind = "export_pipe_meter_kind"
+	PipesVarExportPipeNode4     = "export_pipe_node4"
+	PipesVarExportPipeNode6     = "export_pipe_node6"
+	PipesVarExportPipeTrace     = "export_pipe_trace"
 	PipesVarExportPipeWord      = "export_pipe_word"
 	PipesVarExportPipeWritten   = "export_pipe_written"
+	PipesVarFlowsMax            = "flows_max"
+	PipesVarForceStages         = "force_stages"
+	PipesVarFragmentMask        = "fragment_mask"
+	PipesVarGroup4Mask          = "group4_mask"
+	PipesVarGroup6Mask          = "group6_mask"
+	PipesVarHalfOpenMax         = "half_open_max"
+	PipesVarHashSeed            = "hash_seed"
+	PipesVarHaveFiltering       = "have_filtering"
+	PipesVarHaveMacs            = "have_macs"
+	PipesVarHaveMapping         = "have_mapping"
+	PipesVarHaveMss             = "have_mss"
+	PipesVarHaveSourceLimit     = "have_source_limit"
+	PipesVarHaveWorkers         = "have_workers"
+	PipesVarNatLayout           = "nat_layout"
+	PipesVarOverflowMax         = "overflow_max"
+	PipesVarPipeSeed            = "pipe_seed"
+	PipesVarPipeSpreadSeed      = "pipe_spread_seed"
+	PipesVarRaw0                = "raw0"
+	PipesVarRaw1                = "raw1"
+	PipesVarRaw2                = "raw2"
+	PipesVarRaw3                = "raw3"
+	PipesVarSimulate            = "simulate"
+	PipesVarStripeBits          = "stripe_bits"
+	PipesVarTracing             = "tracing"
+	PipesVarUsed                = "used"
 )
 
 // LoadPipes returns the embedded CollectionSpec for Pipes.
@@ -295,28 +1096,91 @@ type PipesSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipesProgramSpecs struct {
+	SoftdpuPipes *ebpf.ProgramSpec `ebpf:"softdpu_pipes"`
 }
 
 // PipesMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipesMapSpecs struct {
-	Generations *ebpf.MapSpec `ebpf:"generations"`
-	PipeBuckets *ebpf.MapSpec `ebpf:"pipe_buckets"`
-	PipeEntries *ebpf.MapSpec `ebpf:"pipe_entries"`
-	PipeMeters  *ebpf.MapSpec `ebpf:"pipe_meters"`
-	Reasons     *ebpf.MapSpec `ebpf:"reasons"`
+	AfterPipes      *ebpf.MapSpec `ebpf:"after_pipes"`
+	Devices         *ebpf.MapSpec `ebpf:"devices"`
+	DropLogs        *ebpf.MapSpec `ebpf:"drop_logs"`
+	Egresses        *ebpf.MapSpec `ebpf:"egresses"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	Flows4          *ebpf.MapSpec `ebpf:"flows4"`
+	Flows6          *ebpf.MapSpec `ebpf:"flows6"`
+	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
+	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
+	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
+	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
+	ForestRules6    *ebpf.MapSpec `ebpf:"forest_rules6"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	Gateway         *ebpf.MapSpec `ebpf:"gateway"`
+	Generations     *ebpf.MapSpec `ebpf:"generations"`
+	Guards          *ebpf.MapSpec `ebpf:"guards"`
+	HeldFragments   *ebpf.MapSpec `ebpf:"held_fragments"`
+	LegCells        *ebpf.MapSpec `ebpf:"leg_cells"`
+	Locals          *ebpf.MapSpec `ebpf:"locals"`
+	Macs            *ebpf.MapSpec `ebpf:"macs"`
+	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatBuckets      *ebpf.MapSpec `ebpf:"nat_buckets"`
+	NatCounters     *ebpf.MapSpec `ebpf:"nat_counters"`
+	NatHalves       *ebpf.MapSpec `ebpf:"nat_halves"`
+	NatPasses       *ebpf.MapSpec `ebpf:"nat_passes"`
+	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatRules        *ebpf.MapSpec `ebpf:"nat_rules"`
+	NatServers      *ebpf.MapSpec `ebpf:"nat_servers"`
+	NatTallies      *ebpf.MapSpec `ebpf:"nat_tallies"`
+	Nexthops        *ebpf.MapSpec `ebpf:"nexthops"`
+	Overflow4       *ebpf.MapSpec `ebpf:"overflow4"`
+	Overflow6       *ebpf.MapSpec `ebpf:"overflow6"`
+	Passes          *ebpf.MapSpec `ebpf:"passes"`
+	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
+	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
+	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
+	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
+	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
+	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
+	PipeNodes6      *ebpf.MapSpec `ebpf:"pipe_nodes6"`
+	PipeRoots       *ebpf.MapSpec `ebpf:"pipe_roots"`
+	PipeScratches   *ebpf.MapSpec `ebpf:"pipe_scratches"`
+	PipeTraces      *ebpf.MapSpec `ebpf:"pipe_traces"`
+	PipeTries       *ebpf.MapSpec `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.MapSpec `ebpf:"pipe_turns"`
+	PipeWalks       *ebpf.MapSpec `ebpf:"pipe_walks"`
+	PortMss         *ebpf.MapSpec `ebpf:"port_mss"`
+	Ports           *ebpf.MapSpec `ebpf:"ports"`
+	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	Rejects         *ebpf.MapSpec `ebpf:"rejects"`
+	RuleWorks       *ebpf.MapSpec `ebpf:"rule_works"`
+	Rules           *ebpf.MapSpec `ebpf:"rules"`
+	Scratches       *ebpf.MapSpec `ebpf:"scratches"`
+	SetNodes4       *ebpf.MapSpec `ebpf:"set_nodes4"`
+	SetNodes6       *ebpf.MapSpec `ebpf:"set_nodes6"`
+	Sims            *ebpf.MapSpec `ebpf:"sims"`
+	Sockets         *ebpf.MapSpec `ebpf:"sockets"`
+	Stripes         *ebpf.MapSpec `ebpf:"stripes"`
+	TableCounters   *ebpf.MapSpec `ebpf:"table_counters"`
+	VlanDevices     *ebpf.MapSpec `ebpf:"vlan_devices"`
+	VlanZones       *ebpf.MapSpec `ebpf:"vlan_zones"`
+	WorkerQueues    *ebpf.MapSpec `ebpf:"worker_queues"`
 }
 
 // PipesVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PipesVariableSpecs struct {
+	CheckIp             *ebpf.VariableSpec `ebpf:"check_ip"`
+	DropEvents          *ebpf.VariableSpec `ebpf:"drop_events"`
+	Epoch               *ebpf.VariableSpec `ebpf:"epoch"`
+	EventRate           *ebpf.VariableSpec `ebpf:"event_rate"`
 	ExportPipeBase      *ebpf.VariableSpec `ebpf:"export_pipe_base"`
 	ExportPipeBucket    *ebpf.VariableSpec `ebpf:"export_pipe_bucket"`
 	ExportPipeColor     *ebpf.VariableSpec `ebpf:"export_pipe_color"`
-	ExportPipeCt        *ebpf.VariableSpec `ebpf:"export_pipe_ct"`
+	ExportPipeCtState   *ebpf.VariableSpec `ebpf:"export_pipe_ct_state"`
 	ExportPipeEntry     *ebpf.VariableSpec `ebpf:"export_pipe_entry"`
+	ExportPipeEntryFlag *ebpf.VariableSpec `ebpf:"export_pipe_entry_flag"`
 	ExportPipeFields    *ebpf.VariableSpec `ebpf:"export_pipe_fields"`
 	ExportPipeForward   *ebpf.VariableSpec `ebpf:"export_pipe_forward"`
 	ExportPipeFragment  *ebpf.VariableSpec `ebpf:"export_pipe_fragment"`
@@ -325,8 +1189,36 @@ type PipesVariableSpecs struct {
 	ExportPipeMeter     *ebpf.VariableSpec `ebpf:"export_pipe_meter"`
 	ExportPipeMeterFlag *ebpf.VariableSpec `ebpf:"export_pipe_meter_flag"`
 	ExportPipeMeterKind *ebpf.VariableSpec `ebpf:"export_pipe_meter_kind"`
+	ExportPipeNode4     *ebpf.VariableSpec `ebpf:"export_pipe_node4"`
+	ExportPipeNode6     *ebpf.VariableSpec `ebpf:"export_pipe_node6"`
+	ExportPipeTrace     *ebpf.VariableSpec `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.VariableSpec `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.VariableSpec `ebpf:"export_pipe_written"`
+	FlowsMax            *ebpf.VariableSpec `ebpf:"flows_max"`
+	ForceStages         *ebpf.VariableSpec `ebpf:"force_stages"`
+	FragmentMask        *ebpf.VariableSpec `ebpf:"fragment_mask"`
+	Group4Mask          *ebpf.VariableSpec `ebpf:"group4_mask"`
+	Group6Mask          *ebpf.VariableSpec `ebpf:"group6_mask"`
+	HalfOpenMax         *ebpf.VariableSpec `ebpf:"half_open_max"`
+	HashSeed            *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveFiltering       *ebpf.VariableSpec `ebpf:"have_filtering"`
+	HaveMacs            *ebpf.VariableSpec `ebpf:"have_macs"`
+	HaveMapping         *ebpf.VariableSpec `ebpf:"have_mapping"`
+	HaveMss             *ebpf.VariableSpec `ebpf:"have_mss"`
+	HaveSourceLimit     *ebpf.VariableSpec `ebpf:"have_source_limit"`
+	HaveWorkers         *ebpf.VariableSpec `ebpf:"have_workers"`
+	NatLayout           *ebpf.VariableSpec `ebpf:"nat_layout"`
+	OverflowMax         *ebpf.VariableSpec `ebpf:"overflow_max"`
+	PipeSeed            *ebpf.VariableSpec `ebpf:"pipe_seed"`
+	PipeSpreadSeed      *ebpf.VariableSpec `ebpf:"pipe_spread_seed"`
+	Raw0                *ebpf.VariableSpec `ebpf:"raw0"`
+	Raw1                *ebpf.VariableSpec `ebpf:"raw1"`
+	Raw2                *ebpf.VariableSpec `ebpf:"raw2"`
+	Raw3                *ebpf.VariableSpec `ebpf:"raw3"`
+	Simulate            *ebpf.VariableSpec `ebpf:"simulate"`
+	StripeBits          *ebpf.VariableSpec `ebpf:"stripe_bits"`
+	Tracing             *ebpf.VariableSpec `ebpf:"tracing"`
+	Used                *ebpf.VariableSpec `ebpf:"used"`
 }
 
 // PipesObjects contains all objects after they have been loaded into the kernel.
@@ -349,20 +1241,134 @@ func (o *PipesObjects) Close() error {
 //
 // It can be passed to LoadPipesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipesMaps struct {
-	Generations *ebpf.Map `ebpf:"generations"`
-	PipeBuckets *ebpf.Map `ebpf:"pipe_buckets"`
-	PipeEntries *ebpf.Map `ebpf:"pipe_entries"`
-	PipeMeters  *ebpf.Map `ebpf:"pipe_meters"`
-	Reasons     *ebpf.Map `ebpf:"reasons"`
+	AfterPipes      *ebpf.Map `ebpf:"after_pipes"`
+	Devices         *ebpf.Map `ebpf:"devices"`
+	DropLogs        *ebpf.Map `ebpf:"drop_logs"`
+	Egresses        *ebpf.Map `ebpf:"egresses"`
+	Events          *ebpf.Map `ebpf:"events"`
+	Flows4          *ebpf.Map `ebpf:"flows4"`
+	Flows6          *ebpf.Map `ebpf:"flows6"`
+	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
+	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
+	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
+	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
+	ForestRules6    *ebpf.Map `ebpf:"forest_rules6"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	Gateway         *ebpf.Map `ebpf:"gateway"`
+	Generations     *ebpf.Map `ebpf:"generations"`
+	Guards          *ebpf.Map `ebpf:"guards"`
+	HeldFragments   *ebpf.Map `ebpf:"held_fragments"`
+	LegCells        *ebpf.Map `ebpf:"leg_cells"`
+	Locals          *ebpf.Map `ebpf:"locals"`
+	Macs            *ebpf.Map `ebpf:"macs"`
+	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatBuckets      *ebpf.Map `ebpf:"nat_buckets"`
+	NatCounters     *ebpf.Map `ebpf:"nat_counters"`
+	NatHalves       *ebpf.Map `ebpf:"nat_halves"`
+	NatPasses       *ebpf.Map `ebpf:"nat_passes"`
+	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
+	NatRules        *ebpf.Map `ebpf:"nat_rules"`
+	NatServers      *ebpf.Map `ebpf:"nat_servers"`
+	NatTallies      *ebpf.Map `ebpf:"nat_tallies"`
+	Nexthops        *ebpf.Map `ebpf:"nexthops"`
+	Overflow4       *ebpf.Map `ebpf:"overflow4"`
+	Overflow6       *ebpf.Map `ebpf:"overflow6"`
+	Passes          *ebpf.Map `ebpf:"passes"`
+	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
+	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
+	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
+	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
+	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
+	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
+	PipeNodes6      *ebpf.Map `ebpf:"pipe_nodes6"`
+	PipeRoots       *ebpf.Map `ebpf:"pipe_roots"`
+	PipeScratches   *ebpf.Map `ebpf:"pipe_scratches"`
+	PipeTraces      *ebpf.Map `ebpf:"pipe_traces"`
+	PipeTries       *ebpf.Map `ebpf:"pipe_tries"`
+	PipeTurns       *ebpf.Map `ebpf:"pipe_turns"`
+	PipeWalks       *ebpf.Map `ebpf:"pipe_walks"`
+	PortMss         *ebpf.Map `ebpf:"port_mss"`
+	Ports           *ebpf.Map `ebpf:"ports"`
+	Reasons         *ebpf.Map `ebpf:"reasons"`
+	Rejects         *ebpf.Map `ebpf:"rejects"`
+	RuleWorks       *ebpf.Map `ebpf:"rule_works"`
+	Rules           *ebpf.Map `ebpf:"rules"`
+	Scratches       *ebpf.Map `ebpf:"scratches"`
+	SetNodes4       *ebpf.Map `ebpf:"set_nodes4"`
+	SetNodes6       *ebpf.Map `ebpf:"set_nodes6"`
+	Sims            *ebpf.Map `ebpf:"sims"`
+	Sockets         *ebpf.Map `ebpf:"sockets"`
+	Stripes         *ebpf.Map `ebpf:"stripes"`
+	TableCounters   *ebpf.Map `ebpf:"table_counters"`
+	VlanDevices     *ebpf.Map `ebpf:"vlan_devices"`
+	VlanZones       *ebpf.Map `ebpf:"vlan_zones"`
+	WorkerQueues    *ebpf.Map `ebpf:"worker_queues"`
 }
 
 func (m *PipesMaps) Close() error {
 	return _PipesClose(
+		m.AfterPipes,
+		m.Devices,
+		m.DropLogs,
+		m.Egresses,
+		m.Events,
+		m.Flows4,
+		m.Flows6,
+		m.ForestChecks,
+		m.ForestEntries,
+		m.ForestNodes,
+		m.ForestRules4,
+		m.ForestRules6,
+		m.Fragments,
+		m.Gateway,
 		m.Generations,
+		m.Guards,
+		m.HeldFragments,
+		m.LegCells,
+		m.Locals,
+		m.Macs,
+		m.NatAddresses,
+		m.NatBuckets,
+		m.NatCounters,
+		m.NatHalves,
+		m.NatPasses,
+		m.NatPorts,
+		m.NatRules,
+		m.NatServers,
+		m.NatTallies,
+		m.Nexthops,
+		m.Overflow4,
+		m.Overflow6,
+		m.Passes,
 		m.PipeBuckets,
 		m.PipeEntries,
+		m.PipeGroups,
+		m.PipeMeterStates,
 		m.PipeMeters,
+		m.PipeNodes4,
+		m.PipeNodes6,
+		m.PipeRoots,
+		m.PipeScratches,
+		m.PipeTraces,
+		m.PipeTries,
+		m.PipeTurns,
+		m.PipeWalks,
+		m.PortMss,
+		m.Ports,
 		m.Reasons,
+		m.Rejects,
+		m.RuleWorks,
+		m.Rules,
+		m.Scratches,
+		m.SetNodes4,
+		m.SetNodes6,
+		m.Sims,
+		m.Sockets,
+		m.Stripes,
+		m.TableCounters,
+		m.VlanDevices,
+		m.VlanZones,
+		m.WorkerQueues,
 	)
 }
 
@@ -370,11 +1376,16 @@ func (m *PipesMaps) Close() error {
 //
 // It can be passed to LoadPipesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipesVariables struct {
+	CheckIp             *ebpf.Variable `ebpf:"check_ip"`
+	DropEvents          *ebpf.Variable `ebpf:"drop_events"`
+	Epoch               *ebpf.Variable `ebpf:"epoch"`
+	EventRate           *ebpf.Variable `ebpf:"event_rate"`
 	ExportPipeBase      *ebpf.Variable `ebpf:"export_pipe_base"`
 	ExportPipeBucket    *ebpf.Variable `ebpf:"export_pipe_bucket"`
 	ExportPipeColor     *ebpf.Variable `ebpf:"export_pipe_color"`
-	ExportPipeCt        *ebpf.Variable `ebpf:"export_pipe_ct"`
+	ExportPipeCtState   *ebpf.Variable `ebpf:"export_pipe_ct_state"`
 	ExportPipeEntry     *ebpf.Variable `ebpf:"export_pipe_entry"`
+	ExportPipeEntryFlag *ebpf.Variable `ebpf:"export_pipe_entry_flag"`
 	ExportPipeFields    *ebpf.Variable `ebpf:"export_pipe_fields"`
 	ExportPipeForward   *ebpf.Variable `ebpf:"export_pipe_forward"`
 	ExportPipeFragment  *ebpf.Variable `ebpf:"export_pipe_fragment"`
@@ -383,18 +1394,49 @@ type PipesVariables struct {
 	ExportPipeMeter     *ebpf.Variable `ebpf:"export_pipe_meter"`
 	ExportPipeMeterFlag *ebpf.Variable `ebpf:"export_pipe_meter_flag"`
 	ExportPipeMeterKind *ebpf.Variable `ebpf:"export_pipe_meter_kind"`
+	ExportPipeNode4     *ebpf.Variable `ebpf:"export_pipe_node4"`
+	ExportPipeNode6     *ebpf.Variable `ebpf:"export_pipe_node6"`
+	ExportPipeTrace     *ebpf.Variable `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.Variable `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.Variable `ebpf:"export_pipe_written"`
+	FlowsMax            *ebpf.Variable `ebpf:"flows_max"`
+	ForceStages         *ebpf.Variable `ebpf:"force_stages"`
+	FragmentMask        *ebpf.Variable `ebpf:"fragment_mask"`
+	Group4Mask          *ebpf.Variable `ebpf:"group4_mask"`
+	Group6Mask          *ebpf.Variable `ebpf:"group6_mask"`
+	HalfOpenMax         *ebpf.Variable `ebpf:"half_open_max"`
+	HashSeed            *ebpf.Variable `ebpf:"hash_seed"`
+	HaveFiltering       *ebpf.Variable `ebpf:"have_filtering"`
+	HaveMacs            *ebpf.Variable `ebpf:"have_macs"`
+	HaveMapping         *ebpf.Variable `ebpf:"have_mapping"`
+	HaveMss             *ebpf.Variable `ebpf:"have_mss"`
+	HaveSourceLimit     *ebpf.Variable `ebpf:"have_source_limit"`
+	HaveWorkers         *ebpf.Variable `ebpf:"have_workers"`
+	NatLayout           *ebpf.Variable `ebpf:"nat_layout"`
+	OverflowMax         *ebpf.Variable `ebpf:"overflow_max"`
+	PipeSeed            *ebpf.Variable `ebpf:"pipe_seed"`
+	PipeSpreadSeed      *ebpf.Variable `ebpf:"pipe_spread_seed"`
+	Raw0                *ebpf.Variable `ebpf:"raw0"`
+	Raw1                *ebpf.Variable `ebpf:"raw1"`
+	Raw2                *ebpf.Variable `ebpf:"raw2"`
+	Raw3                *ebpf.Variable `ebpf:"raw3"`
+	Simulate            *ebpf.Variable `ebpf:"simulate"`
+	StripeBits          *ebpf.Variable `ebpf:"stripe_bits"`
+	Tracing             *ebpf.Variable `ebpf:"tracing"`
+	Used                *ebpf.Variable `ebpf:"used"`
 }
 
 // PipesPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadPipesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PipesPrograms struct {
+	SoftdpuPipes *ebpf.Program `ebpf:"softdpu_pipes"`
 }
 
 func (p *PipesPrograms) Close() error {
-	return _PipesClose()
+	return _PipesClose(
+		p.SoftdpuPipes,
+	)
 }
 
 func _PipesClose(closers ...io.Closer) error {

@@ -11,6 +11,14 @@
 
 #define ROUTE_LIFE 954 /* ticks: 1 s */
 
+static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
+{
+	__u32 index = ifindex * gw->port_mul >> 24;
+	struct port *port = bpf_map_lookup_elem(&ports, &index);
+
+	return port && port->ifindex == ifindex && ifindex ? port : NULL;
+}
+
 static __always_inline struct nexthop *nexthop_at(__u32 index)
 {
 	return bpf_map_lookup_elem(&nexthops, &index);

@@ -69,14 +69,6 @@ EXPORT(struct, nat_pass);
 EXPORT(struct, nat_tallies);
 EXPORT(struct, held);
 
-static __always_inline struct port *port_of(__u32 ifindex, const struct gateway_state *gw)
-{
-	__u32 index = ifindex * gw->port_mul >> 24;
-	struct port *port = bpf_map_lookup_elem(&ports, &index);
-
-	return port && port->ifindex == ifindex && ifindex ? port : NULL;
-}
-
 /* Zone and routing domain of a frame. */
 static __always_inline int arrive(struct packet *p, const struct port *port)
 {

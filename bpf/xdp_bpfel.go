@@ -649,7 +649,9 @@ const (
 	XDPReasonREASON_NAT_TO_HOST             XDPReason = 56
 	XDPReasonREASON_NAT_UNTRANSLATED        XDPReason = 57
 	XDPReasonREASON_NAT_SOURCE_LIMIT        XDPReason = 58
-	XDPReasonREASON_LEN                     XDPReason = 59
+	XDPReasonREASON_PIPE_DROP               XDPReason = 59
+	XDPReasonREASON_PIPE_TTL                XDPReason = 60
+	XDPReasonREASON_LEN                     XDPReason = 61
 )
 
 type XDPRejectBucket struct {

@@ -1,6 +1,8 @@
 package firewall
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -75,6 +77,15 @@ func addressText(a flowtable.AddrRange) string {
 		return p.String()
 	}
 	return fmt.Sprintf("%s-%s", a.First, a.Last)
+}
+
+// Compare orders entries of one type.
+func (e Entry) Compare(other Entry) int {
+	return cmp.Or(
+		e.Addresses.First.Compare(other.Addresses.First), e.Addresses.Last.Compare(other.Addresses.Last),
+		cmp.Compare(e.Ports.First, other.Ports.First), cmp.Compare(e.Ports.Last, other.Ports.Last),
+		bytes.Compare(e.MAC[:], other.MAC[:]), strings.Compare(e.Name, other.Name),
+	)
 }
 
 // Covers reports whether e holds all that other does; both are of type t.

@@ -76,12 +76,26 @@ func (l *loader) fileSet(s *Set, n *Node) {
 		l.Fail(Unreadable(n.Pos, fmt.Sprintf("set %q", s.Name), err, "the path is relative to the policy file"))
 		return
 	}
-	if e, bad := notText(path, string(text), strings.Split(strings.ReplaceAll(string(text), "\r", ""), "\n")); bad {
+	for _, e := range s.read(path, string(text)) {
 		l.Fail(e)
-		return
 	}
-	errs := 0
-	rest, number := string(text), 0
+}
+
+// ReadSet reads a set of a type from text as the files of sets have it; path is for errors, and what Place says.
+func ReadSet(name string, t SetType, path, text string) (*Set, Errors) {
+	s := &Set{Name: name, Type: t, File: path}
+	if errs := s.read(path, text); len(errs) > 0 {
+		return nil, errs
+	}
+	return s, nil
+}
+
+// read appends the entries of a text.
+func (s *Set) read(path, text string) (errs Errors) {
+	if e, bad := notText(path, text, strings.Split(strings.ReplaceAll(text, "\r", ""), "\n")); bad {
+		return Errors{e}
+	}
+	rest, number := text, 0
 	for rest != "" {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\n")
@@ -96,13 +110,13 @@ func (l *loader) fileSet(s *Set, n *Node) {
 		if err == nil {
 			continue
 		}
-		if errs++; errs > maxSetErrors {
-			l.Fail(Pos{File: path, Line: number, Column: 1, Source: line}.Errorf("more than %d wrong entries; the rest of the file was not read", maxSetErrors))
-			return
+		if len(errs) == maxSetErrors {
+			return append(errs, Pos{File: path, Line: number, Column: 1, Source: line}.Errorf("more than %d wrong entries; the rest of the file was not read", maxSetErrors))
 		}
 		column := utf8.RuneCountInString(line[:strings.Index(line, entry)]) + 1
-		l.Fail(Pos{File: path, Line: number, Column: column, Source: line}.Errorf("%v", err).WithHint("%s", hint))
+		errs = append(errs, Pos{File: path, Line: number, Column: column, Source: line}.Errorf("%v", err).WithHint("%s", hint))
 	}
+	return errs
 }
 
 // add appends an entry that is written in a line of the set's file.

@@ -6,10 +6,11 @@ import (
 	"github.com/softdpu/softdpu/flowtable"
 )
 
-// SetChange is what a set holds beside and without what the policy says of it.
+// SetChange is what a set holds instead of, beside and without what the policy says of it.
 type SetChange struct {
+	Instead *Set // of the same type; nil: what the policy says
 	Added   []Entry
-	Removed map[Entry]bool // of the policy's own entries
+	Removed map[Entry]bool // of the policy's own entries, or of those instead
 }
 
 // WithSets returns the policy with other entries in the sets that changes names; those that the policy does
@@ -50,6 +51,13 @@ func (p *Policy) WithSets(changes map[string]SetChange) *Policy {
 // with returns the set after a change. Added entries have no line.
 func (s *Set) with(c SetChange) Set {
 	out := *s
+	if i := c.Instead; i != nil {
+		out.Prefixes, out.Ports, out.MACs, out.Names, out.lines, out.File = i.Prefixes, i.Ports, i.MACs, i.Names, i.lines, i.File
+		if len(c.Added)+len(c.Removed) == 0 {
+			return out
+		}
+		s = i
+	}
 	n := s.Len() + len(c.Added)
 	out.lines = make([]int32, 0, n)
 	switch s.Type {

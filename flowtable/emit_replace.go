@@ -21,7 +21,10 @@ import (
 // forest, `forest_leaf4`, `forest_leaf6`, `forest_report4` and `forest_report6`. The functions need Linux 5.12
 // (pointers as arguments of global functions). An error says that the pipe is too large for a
 // program, and for which limit.
-func (a *ACL) Instructions() (asm.Instructions, error) {
+func (a *ACL) Instructions() (asm.Instructions, error) { return a.Function(emitClassifyName) }
+
+// classifier is the type of a function that does what classify does.
+func classifier(name string) *btf.Func {
 	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
 	u64 := &btf.Int{Name: "unsigned long", Size: 8, Encoding: btf.Unsigned}
 	size := uint32(unsafe.Sizeof(bpf.XDPClassifyKey{}))
@@ -29,10 +32,10 @@ func (a *ACL) Instructions() (asm.Instructions, error) {
 	key := &btf.Struct{Name: "classify_key", Size: size, Members: []btf.Member{{
 		Name: "words", Type: &btf.Array{Index: u32, Type: u64, Nelems: size / u64.Size},
 	}}}
-	return a.instructions(&btf.Func{
-		Name: emitClassifyName, Linkage: btf.GlobalFunc,
+	return &btf.Func{
+		Name: name, Linkage: btf.GlobalFunc,
 		Type: &btf.FuncProto{Return: u32, Params: []btf.FuncParam{{Name: "key", Type: &btf.Pointer{Target: key}}}},
-	}, nil)
+	}
 }
 
 // instructions emits the functions, classify with the type given. All get the source line given, if
@@ -105,15 +108,23 @@ func ReplacePipe(spec *ebpf.ProgramSpec, function string, a *ACL) error {
 
 // ReplaceFunction puts instructions in the place of a global function of a program, whose type stays, and
 // takes out functions that nothing calls any more. Jumps in body must be numbers of instructions, not
-// references, and its first instruction no jump. The spec's other programs are not touched. Errors: a
-// program without that function or without type information.
-func ReplaceFunction(spec *ebpf.ProgramSpec, name string, body asm.Instructions) error {
+// references, and its first instruction no jump. Behind body come functions that it calls, each with its name and
+// type. The spec's other programs are not touched. Errors: a program without that function or without type
+// information.
+func ReplaceFunction(spec *ebpf.ProgramSpec, name string, body asm.Instructions, called ...asm.Instructions) error {
 	at, fn, err := functionOf(spec, name)
 	if err == nil {
 		body = slices.Clone(body)
 		body[0] = btf.WithFuncMetadata(body[0], fn).WithSymbol(name)
+		for _, function := range called {
+			body = append(body, function...)
+		}
 		if line := spec.Instructions[at].Source(); line != nil {
-			body[0] = body[0].WithSource(line)
+			for i := range body {
+				if body[i].Symbol() != "" { // a program that has lines must have one for each function
+					body[i] = body[i].WithSource(line)
+				}
+			}
 		}
 		err = replaceAt(spec, at, body)
 	}

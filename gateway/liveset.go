@@ -8,11 +8,12 @@ import (
 	"github.com/softdpu/softdpu/firewall"
 )
 
-// A liveSet is what was changed in one set at runtime: entries added beside those of the policy, and
-// entries of the policy that are out. It is immutable.
+// A liveSet is what was changed in one set at runtime: what stands in the place of the policy's entries,
+// entries added beside those, and entries of those that are out. It is immutable.
 type liveSet struct {
 	name    string
 	kind    firewall.SetType
+	list    *liveList // nil: what the policy has
 	entries map[firewall.Entry]liveEntry
 }
 
@@ -51,6 +52,9 @@ func (l liveSets) changes(p *firewall.Policy) map[string]firewall.SetChange {
 			continue
 		}
 		c := firewall.SetChange{}
+		if live.list != nil {
+			c.Instead = live.list.set
+		}
 		for e, how := range live.entries {
 			if !how.out {
 				c.Added = append(c.Added, e)
@@ -75,12 +79,12 @@ func (l liveSets) idle(p *firewall.Policy, file func(name string) string) (warni
 		case i < 0:
 			warnings = append(warnings, firewall.Error{
 				File: file(name),
-				Msg:  countOf(len(live.entries), "entry", "entries") + " that set " + name + " was given at runtime are not in force: the policy has no such set",
+				Msg:  countOf(live.size(), "entry", "entries") + " that set " + name + " was given at runtime are not in force: the policy has no such set",
 				Hint: "they are kept and come back with the set; `softdpu set del " + name + " --all` forgets them",
 			})
 		case p.Sets[i].Type != live.kind:
 			warnings = append(warnings, p.Sets[i].Pos.Errorf("%s that set %q was given at runtime are not in force: they are of type %s",
-				countOf(len(live.entries), "entry", "entries"), name, live.kind).
+				countOf(live.size(), "entry", "entries"), name, live.kind).
 				WithHint("`softdpu set del %s --all` forgets them", name))
 		}
 	}
@@ -99,8 +103,24 @@ func (l liveSets) next() (first time.Time) {
 	return first
 }
 
-// size is the number of entries that are changed.
+// size is the number of entries that the set was given, or that are out of it.
+func (l *liveSet) size() int {
+	if l.list == nil {
+		return len(l.entries)
+	}
+	return len(l.entries) + l.list.set.Len()
+}
+
+// size is the number of entries that sets were given, or that are out of them.
 func (l liveSets) size() (n int) {
+	for _, live := range l {
+		n += live.size()
+	}
+	return n
+}
+
+// singly is the number of them that were given one by one.
+func (l liveSets) singly() (n int) {
 	for _, live := range l {
 		n += len(live.entries)
 	}
@@ -119,15 +139,17 @@ func (l liveSets) expire(now time.Time) (left liveSets, over map[string]int) {
 		}
 		if n > 0 {
 			over[name] = n
-			live = &liveSet{live.name, live.kind, maps.Clone(live.entries)}
+			live = &liveSet{live.name, live.kind, live.list, maps.Clone(live.entries)}
 			maps.DeleteFunc(live.entries, func(_ firewall.Entry, how liveEntry) bool { return how.over(now) })
 		}
-		if len(live.entries) > 0 {
+		if !live.empty() {
 			left[name] = live
 		}
 	}
 	return left, over
 }
+
+func (l *liveSet) empty() bool { return l.list == nil && len(l.entries) == 0 }
 
 // with returns the sets with another version of one of them; one that says nothing is left out.
 func (l liveSets) with(live *liveSet) liveSets {
@@ -136,7 +158,7 @@ func (l liveSets) with(live *liveSet) liveSets {
 		out = make(liveSets)
 	}
 	out[live.name] = live
-	if len(live.entries) == 0 {
+	if live.empty() {
 		delete(out, live.name)
 	}
 	return out

@@ -17,7 +17,8 @@ import (
 )
 
 // A liveStore keeps what sets were given at runtime: a file for each set, replaced as a whole. The first
-// line names the set, each further one is a call with the entries that are left of it.
+// line names the set, and the file of what stands in the place of its entries; each further one is a call with
+// the entries that are left of it.
 type liveStore struct {
 	dir  string
 	lock *os.File // nil until something is there, or is written
@@ -29,6 +30,7 @@ const liveSuffix = ".json"
 type liveHeader struct {
 	Set  string           `json:"set"`
 	Type firewall.SetType `json:"type"`
+	List *liveListLine    `json:"list,omitempty"`
 }
 
 // liveLine is each further line.
@@ -91,6 +93,9 @@ func readLiveSet(path string) (*liveSet, error) {
 				return fail(err)
 			}
 			live.name, live.kind = h.Set, h.Type
+			if live.list, err = h.List.read(filepath.Dir(path), h.Set, h.Type); err != nil {
+				return fail(err)
+			}
 			continue
 		}
 		var l liveLine
@@ -173,6 +178,9 @@ func (s *liveStore) save(written, next liveSets) error {
 }
 
 func (s *liveStore) write(live *liveSet) error {
+	if err := live.list.keep(); err != nil {
+		return err
+	}
 	type key struct {
 		origin *liveOrigin
 		out    bool
@@ -187,7 +195,7 @@ func (s *liveStore) write(live *liveSet) error {
 	}
 	var text bytes.Buffer
 	out := json.NewEncoder(&text)
-	if err := out.Encode(liveHeader{live.name, live.kind}); err != nil {
+	if err := out.Encode(liveHeader{live.name, live.kind, live.list.line()}); err != nil {
 		return err
 	}
 	for _, line := range calls {

@@ -457,7 +457,7 @@ func TestAPIDocumentNamesWords(t *testing.T) {
 		{"HistoryEntry", "confirm", []string{"", confirmWaiting, confirmConfirmed, confirmRolledBack}},
 		{"DiffSide", "what", []string{sideInForce, sideEntry, sideFiles}},
 		{"SetStatus", "type", []string{string(firewall.SetPrefix), string(firewall.SetPort), string(firewall.SetName), string(firewall.SetMAC)}},
-		{"SetEntry", "source", []string{setPolicy, setRuntime, setRemoved, setIdle}},
+		{"SetEntry", "source", []string{setPolicy, setList, setRuntime, setRemoved, setIdle}},
 		{"Difference", "kind", []string{firewall.KindZone, firewall.KindSet, firewall.KindWorkload, firewall.KindService, firewall.KindNAT, firewall.KindRule, firewall.KindTest}},
 		{"Difference", "how", []string{firewall.DiffAdded, firewall.DiffRemoved, firewall.DiffChanged, firewall.DiffMoved}},
 	} {

@@ -13,9 +13,10 @@ import (
 
 // Bounds of what a server takes from those who ask, and how long it waits for them.
 const (
-	maxHeader     = 64 << 10 // bytes of the first line and the header
-	maxBody       = 64 << 10 // bytes
-	maxSetBody    = 16 << 20 // bytes of a change of a set: 100,000 ranges of IPv6 addresses in JSON
+	maxHeader     = 64 << 10  // bytes of the first line and the header
+	maxBody       = 64 << 10  // bytes
+	maxSetBody    = 16 << 20  // bytes of a change of a set: 100,000 ranges of IPv6 addresses in JSON
+	maxListBody   = 128 << 20 // bytes of a list that replaces a set: millions of entries
 	askPatience   = 10 * time.Second
 	idlePatience  = 2 * time.Minute
 	readerPatient = 30 * time.Second // without taking a byte of its answer
@@ -24,6 +25,9 @@ const (
 // bodyLimit is how many bytes a body may have. Only who may change a set needs much.
 func bodyLimit(req *http.Request) int64 {
 	if uid, ok := peerUID(req.Context()); ok && mayChange(uid) && strings.HasPrefix(req.URL.Path, "/v1/sets/") {
+		if strings.HasSuffix(req.URL.Path, "/replace") {
+			return maxListBody
+		}
 		return maxSetBody
 	}
 	return maxBody

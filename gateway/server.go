@@ -37,6 +37,7 @@ const serverGrace = 2 * time.Second
 //	GET /v1/sets/NAME
 //	POST /v1/sets/NAME/add
 //	POST /v1/sets/NAME/del
+//	POST /v1/sets/NAME/replace
 //	POST /v1/capture, which answers with a stream of pcapng
 //	DELETE /v1/capture?id=N
 //	GET /v1/openapi.json
@@ -76,6 +77,7 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)
 	mux.HandleFunc("POST /v1/sets/{name}/add", changes(s.changeSet(false)))
 	mux.HandleFunc("POST /v1/sets/{name}/del", changes(s.changeSet(true)))
+	mux.HandleFunc("POST /v1/sets/{name}/replace", changes(s.replaceSet))
 	closing, close := context.WithCancel(context.Background())
 	r.captures = &captures{reporter: r, log: log, closing: closing}
 	mux.HandleFunc("POST /v1/capture", forRoot("capture packets", r.captures.start))

@@ -47,6 +47,7 @@ func (c *SetChanged) changed() bool { return c.Added+c.Removed > 0 }
 // setCall is a SetChange with who made it, ready to be tried.
 type setCall struct {
 	SetChange
+	list   *liveList // to stand in the place of what the set has; nothing else is asked for then
 	set    string
 	remove bool
 	by     string
@@ -91,11 +92,11 @@ func ParseSetFor(text string) (time.Duration, error) {
 // A setIndex finds the entries that a policy's text gives its sets.
 type setIndex struct {
 	policy  *firewall.Policy
-	entries map[string]map[firewall.Entry]int32 // place in the set, made when first asked for
+	entries map[*firewall.Set]map[firewall.Entry]int32 // place in the set, made when first asked for
 }
 
 func newSetIndex(p *firewall.Policy) *setIndex {
-	return &setIndex{p, make(map[string]map[firewall.Entry]int32)}
+	return &setIndex{p, make(map[*firewall.Set]map[firewall.Entry]int32)}
 }
 
 // set returns a set as it is written, nil if the policy has none of that name.
@@ -108,13 +109,13 @@ func (x *setIndex) set(name string) *firewall.Set {
 }
 
 func (x *setIndex) of(s *firewall.Set) map[firewall.Entry]int32 {
-	all, known := x.entries[s.Name]
+	all, known := x.entries[s]
 	if !known {
 		all = make(map[firewall.Entry]int32, s.Len())
 		for i := range s.Len() {
 			all[s.Entry(i)] = int32(i)
 		}
-		x.entries[s.Name] = all
+		x.entries[s] = all
 	}
 	return all
 }
@@ -123,7 +124,7 @@ func (x *setIndex) of(s *firewall.Set) map[firewall.Entry]int32 {
 type setTrial struct {
 	call   *setCall
 	index  *setIndex
-	set    *firewall.Set // nil: the policy has none
+	set    *firewall.Set // as it is written, or what stands in its place; nil: the policy has none
 	kind   firewall.SetType
 	live   *liveSet // to be changed
 	origin *liveOrigin
@@ -135,7 +136,7 @@ type setTrial struct {
 // try returns the sets after a call. The error is a firewall.Errors, with the number of the entry as
 // the line.
 func (x *setIndex) try(sets liveSets, c *setCall, now time.Time) (liveSets, *SetChanged, error) {
-	t := &setTrial{call: c, index: x, set: x.set(c.set), origin: &liveOrigin{By: c.by, At: now.UTC().Truncate(time.Millisecond), Comment: c.Comment}}
+	t := &setTrial{call: c, index: x, set: sets.base(x.set(c.set)), origin: &liveOrigin{By: c.by, At: now.UTC().Truncate(time.Millisecond), Comment: c.Comment}}
 	t.done = SetChanged{Set: c.set, Notes: []string{}}
 	if c.length > 0 {
 		t.origin.Until = t.origin.At.Add(c.length)
@@ -147,19 +148,22 @@ func (x *setIndex) try(sets liveSets, c *setCall, now time.Time) (liveSets, *Set
 	}
 	t.live = &liveSet{name: c.set, entries: make(map[firewall.Entry]liveEntry)}
 	if old != nil {
-		t.live.kind, t.live.entries = old.kind, maps.Clone(old.entries)
+		t.live.kind, t.live.list, t.live.entries = old.kind, old.list, maps.Clone(old.entries)
 	}
 	t.kind = t.live.kind
 	if t.set != nil {
 		t.kind = t.set.Type
 	}
 	switch {
+	case c.list != nil:
+		t.replace()
 	case c.All:
 		t.forget()
 	case t.live.kind != t.kind && old != nil:
 		t.note("%s of type %s that the set was given at runtime are forgotten: it holds type %s now",
-			countOf(len(old.entries), "entry", "entries"), old.kind, t.kind)
+			countOf(old.size(), "entry", "entries"), old.kind, t.kind)
 		clear(t.live.entries)
+		t.live.list = nil
 		fallthrough
 	default:
 		t.live.kind = t.kind
@@ -169,7 +173,7 @@ func (x *setIndex) try(sets liveSets, c *setCall, now time.Time) (liveSets, *Set
 		return nil, nil, t.errs
 	}
 	next := sets.with(t.live)
-	if n := next.size(); n > maxLiveEntries && n > sets.size() {
+	if n := next.singly(); n > maxLiveEntries && n > sets.singly() {
 		return nil, nil, firewall.Errors{{
 			Msg:  fmt.Sprintf("sets would have %d entries from runtime, more than %d", n, maxLiveEntries),
 			Hint: "write them into the file of the set, and apply",
@@ -201,8 +205,31 @@ func (t *setTrial) note(format string, args ...any) {
 	t.done.Notes = append(t.done.Notes, fmt.Sprintf(format, args...))
 }
 
+// replace has the set hold a list, and nothing else.
+func (t *setTrial) replace() {
+	list := t.call.list
+	if t.set == nil || list.set.Type != t.kind {
+		t.errs = append(t.errs, firewall.Error{Msg: fmt.Sprintf("the policy has changed meanwhile: it has no set %s of type %s", t.call.set, list.set.Type), Hint: "replace it again"})
+		return
+	}
+	before := t.now()
+	delete(t.index.entries, t.set)
+	t.live.kind, t.live.list, t.set = t.kind, list, list.set
+	clear(t.live.entries)
+	t.done.Added, t.done.Removed, t.done.Unchanged = setDifference(before, t.set)
+}
+
 // forget takes back all that the set was given at runtime.
 func (t *setTrial) forget() {
+	if t.live.list != nil {
+		before := t.now()
+		t.live.list = nil
+		clear(t.live.entries)
+		delete(t.index.entries, t.set)
+		t.set = t.index.set(t.call.set)
+		t.done.Added, t.done.Removed, _ = setDifference(before, t.set)
+		return
+	}
 	for e, how := range t.live.entries {
 		if how.out && t.set != nil && t.has(e) {
 			t.done.Added++

@@ -111,6 +111,9 @@ func (g *running) changeSets() {
 	var done []*waitingCall
 	var answers []*SetChanged
 	for _, call := range calls {
+		if call.list != nil {
+			call.list.lieIn(s.store.dir)
+		}
 		next, answer, err := s.index.try(sets, &call.setCall, now)
 		if err != nil {
 			call.answer <- setAnswer{err: err}
@@ -167,6 +170,7 @@ func (g *running) putSetsInForce(rules *Ruleset, sets liveSets, changed bool) er
 	} else if err := g.publishSets(rules, sets); err != nil {
 		return errors.Join(err, s.store.save(sets, rules.live))
 	}
+	s.store.sweep(sets)
 	s.next = sets.next()
 	return nil
 }

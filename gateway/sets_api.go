@@ -31,11 +31,15 @@ type SetStatus struct {
 	// and type.
 	Idle        int    `json:"idle"`
 	Description string `json:"description,omitempty"`
+	// What `set replace` gave stands in the place of what the policy or the set's file says. Null and "" if nothing does.
+	ReplacedAt *time.Time `json:"replaced_at"`
+	ReplacedBy string     `json:"replaced_by"`
 }
 
 // Sources of a SetEntry.
 const (
 	setPolicy  = "policy"  // its text, or the file of the set
+	setList    = "list"    // that was given in the place of these
 	setRuntime = "runtime" // added there
 	setRemoved = "removed" // at runtime, though the policy has it
 	setIdle    = "idle"    // added at runtime, and the policy has no such set
@@ -57,15 +61,20 @@ type SetEntry struct {
 
 // setStatus counts the entries of a set of the policy.
 func (r *Ruleset) setStatus(s *firewall.Set) SetStatus {
+	s, of := r.live.base(s), s
 	out := SetStatus{
-		Name: s.Name, Type: string(s.Type), Written: s.Len(), File: s.Pos.File, Line: s.Pos.Line, Source: s.File,
-		Used: r.policy.Uses(s.Name), Description: s.Description,
+		Name: s.Name, Type: string(s.Type), Written: s.Len(), File: of.Pos.File, Line: of.Pos.Line, Source: s.File,
+		Used: r.policy.Uses(s.Name), Description: of.Description,
 	}
 	live := r.live[s.Name]
+	if s != of {
+		at := live.list.At
+		out.ReplacedAt, out.ReplacedBy = &at, live.list.By
+	}
 	switch {
 	case live == nil:
 	case live.kind != s.Type:
-		out.Idle = len(live.entries)
+		out.Idle = live.size()
 	default:
 		written := make(map[firewall.Entry]bool)
 		for i := range s.Len() {
@@ -99,7 +108,7 @@ func (r *Ruleset) setStatuses() []SetStatus {
 	known := len(out)
 	for name, live := range r.live {
 		if !slices.ContainsFunc(out[:known], func(s SetStatus) bool { return s.Name == name }) {
-			out = append(out, SetStatus{Name: name, Type: string(live.kind), Idle: len(live.entries)})
+			out = append(out, SetStatus{Name: name, Type: string(live.kind), Idle: live.size()})
 		}
 	}
 	slices.SortFunc(out[known:], func(a, b SetStatus) int { return strings.Compare(a.Name, b.Name) })
@@ -111,7 +120,8 @@ func (r *reporter) sets() ([]SetStatus, error) { return r.rules.Load().setStatus
 // eachSetEntry calls fn for the entries of a set: those that are written in their order, then those of
 // runtime, the latest call last. It reports whether there is such a set.
 func (r *Ruleset) eachSetEntry(name string, now time.Time, fn func(*SetEntry)) bool {
-	s, live := newSetIndex(r.policy).set(name), r.live[name]
+	written, live := newSetIndex(r.policy).set(name), r.live[name]
+	s := r.live.base(written)
 	if s == nil && live == nil {
 		return false
 	}
@@ -122,6 +132,10 @@ func (r *Ruleset) eachSetEntry(name string, now time.Time, fn func(*SetEntry)) b
 			e := s.Entry(i)
 			out := SetEntry{Entry: e.Text(s.Type), Source: setPolicy, InForce: true}
 			out.File, out.Line = s.Place(i)
+			if s != written {
+				out.Source = setList
+				out.origin(liveEntry{&live.list.liveOrigin, false}, now)
+			}
 			if live != nil && !idle {
 				if how := live.entries[e]; !how.none() {
 					seen[e] = true
@@ -235,6 +249,39 @@ func (s *server) changeSet(remove bool) http.HandlerFunc {
 		}
 		answer(w, func() (*SetChanged, error) { return done, nil })
 	}
+}
+
+// replaceSet answers POST /v1/sets/NAME/replace, once the list is in force.
+func (s *server) replaceSet(w http.ResponseWriter, req *http.Request) {
+	who := peerCaller(req.Context())
+	call := setCall{set: req.PathValue("name"), by: cmp.Or(who.Login, who.User)}
+	call.Comment = req.URL.Query().Get("comment")
+	index := newSetIndex(s.reporter.rules.Load().policy)
+	set := index.set(call.set)
+	if set == nil {
+		refuseSet(w, firewall.Errors{index.unknown(call.set)})
+		return
+	}
+	if err := checkComment(call.Comment); err != nil {
+		refuseSet(w, firewall.Errors{{Msg: err.Error(), Hint: commentHint}})
+		return
+	}
+	text, err := io.ReadAll(req.Body)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("read the list: %v", err), Hint: "send one entry a line"})
+		return
+	}
+	call.list, err = newLiveList(call.set, set.Type, string(text), liveOrigin{By: call.by, At: time.Now().UTC().Truncate(time.Millisecond), Comment: call.Comment})
+	if err != nil {
+		refuseSet(w, err)
+		return
+	}
+	done, err := s.change(req.Context(), &call)
+	if err != nil {
+		refuseSet(w, err)
+		return
+	}
+	answer(w, func() (*SetChanged, error) { return done, nil })
 }
 
 // refuseSet answers 404 for a set that there is not and 422 for what is wrong with a change.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 )
@@ -29,6 +30,16 @@ func (c *Client) AddToSet(ctx context.Context, name string, change SetChange) (*
 // until it is added again, or until the change is over.
 func (c *Client) DeleteFromSet(ctx context.Context, name string, change SetChange) (*SetChanged, error) {
 	return c.changeSet(ctx, name, "del", change)
+}
+
+// ReplaceSet has a set hold what a text says, one entry a line with # before comments, in the place of all that
+// it holds, and returns when that is in force. The error is a firewall.Errors if the text is wrong. It is for root.
+func (c *Client) ReplaceSet(ctx context.Context, name, comment string, text io.Reader) (done *SetChanged, err error) {
+	query := url.Values{}
+	if comment != "" {
+		query.Set("comment", comment)
+	}
+	return done, c.send(ctx, http.MethodPost, "sets/"+url.PathEscape(name)+"/replace", query, text, &done)
 }
 
 func (c *Client) changeSet(ctx context.Context, name, verb string, change SetChange) (done *SetChanged, err error) {

@@ -1,7 +1,13 @@
 // Command summary reads the output of `go test -json` and prints what a person wants of it: the
 // closing line of every package, the whole output of tests that failed, and at the end how many tests
 // passed, failed and were left out, and why. It exits with 1 if a test or a build failed, if a package
-// with coverage has less than -min-coverage, or if no test ran.
+// with coverage has less than -min-coverage, or if no test ran. With -again, a few tests that failed are run
+// once more, and count as passed if they pass then.
+//
+// Beside what the go command writes it knows two more lines, which the Makefile writes around each run of it:
+//
+//	{"Action":"tags","Output":"xskdebug"}  before: the build tags of what follows
+//	{"Action":"exit","Output":"1"}         after: the go command's status
 package main
 
 import (
@@ -19,8 +25,13 @@ import (
 
 func main() {
 	minimum := flag.Float64("min-coverage", 0, "per cent of statements that a package with coverage must have")
+	again := flag.String("again", "", "run tests that failed once more, with these flags of go test")
 	flag.Parse()
-	ok, err := summarise(os.Stdin, os.Stdout, *minimum)
+	var run runner
+	if *again != "" {
+		run = goTest(strings.Fields(*again))
+	}
+	ok, err := summarise(os.Stdin, os.Stdout, *minimum, run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "summary:", err)
 	}
@@ -34,15 +45,49 @@ type event struct {
 	Action, Package, ImportPath, Test, Output string
 }
 
+// build is a package, with the build tags that it is tested with.
+type build struct{ pkg, tags string }
+
+func (b build) String() string {
+	if b.tags == "" {
+		return b.pkg
+	}
+	return b.pkg + " (-tags " + b.tags + ")"
+}
+
+// failure is of one test or subtest.
+type failure struct {
+	build
+	test string
+	said []string // at first
+}
+
+func (f failure) print(out io.Writer, what string) {
+	fmt.Fprintf(out, "%s: %s %s\n", what, f.build, f.test)
+	for _, line := range f.said {
+		fmt.Fprintln(out, line)
+	}
+}
+
 type summary struct {
-	out                     io.Writer
-	minimum                 float64
-	output                  map[string][]string // of running tests, by package and test
-	passed, failed, skipped int
-	reasons                 map[string]int // of skipped tests
-	broken                  []string       // packages that failed
-	uncovered               []string
-	failures                []string // what each failed test said first
+	out        io.Writer
+	minimum    float64
+	tags       string              // of what is read
+	output     map[string][]string // of running tests, by package and test
+	passed     int
+	top        int // of passed, without subtests
+	skipped    int
+	reasons    map[string]int // of skipped tests
+	failures   []failure
+	unfinished []failure
+	broken     []build   // packages that failed
+	explained  int       // of broken, by the runs that ended
+	hopeless   []string  // why nothing need be run again
+	notAgain   []string  // hopeless, where it would have been
+	passedThen []failure // that passed when run again
+	failedThen []build
+	uncovered  []string
+	statuses   []string // of the go command that no package explains
 }
 
 // dataVariable stands in the reason of every test that lacks the independent data.
@@ -56,29 +101,59 @@ var (
 	place = regexp.MustCompile(`^\s*\S+_?\w*\.go:\d+: `)
 )
 
-func summarise(in io.Reader, out io.Writer, minimum float64) (bool, error) {
-	s := &summary{out: out, minimum: minimum, output: map[string][]string{}, reasons: map[string]int{}}
+// summarise prints what in says, and whether all is well. With a runner, a few tests that failed are run again.
+func summarise(in io.Reader, out io.Writer, minimum float64, run runner) (bool, error) {
+	s := newSummary(out, minimum)
+	if err := s.read(in); err != nil {
+		return false, err
+	}
+	if run != nil && len(s.failures) > 0 {
+		if err := s.again(run); err != nil {
+			return false, err
+		}
+	}
+	s.print()
+	return s.ok(), nil
+}
+
+func newSummary(out io.Writer, minimum float64) *summary {
+	return &summary{out: out, minimum: minimum, output: map[string][]string{}, reasons: map[string]int{}}
+}
+
+func (s *summary) ok() bool {
+	return len(s.failures)+len(s.unfinished)+len(s.broken)+len(s.uncovered)+len(s.statuses) == 0 && s.passed > 0
+}
+
+func (s *summary) read(in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintln(out, lines.Text()) // not from a test: the go command complains
+			fmt.Fprintln(s.out, lines.Text()) // not from a test: the go command complains
 			continue
 		}
 		s.take(e)
 	}
-	s.print()
-	ok := s.failed == 0 && len(s.broken) == 0 && len(s.uncovered) == 0 && s.passed > 0
-	return ok, lines.Err()
+	return lines.Err()
 }
 
 func (s *summary) take(e event) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
+	case "tags":
+		s.tags = e.Output
+	case "exit":
+		if e.Output != "0" && len(s.broken) == s.explained {
+			s.statuses = append(s.statuses, e.Output)
+		}
+		s.explained = len(s.broken)
 	case "build-output":
 		fmt.Fprint(s.out, e.Output)
 	case "output":
+		if hopeless.MatchString(e.Output) {
+			s.hopeless = append(s.hopeless, s.build(e).String()+" says "+strings.TrimSpace(e.Output))
+		}
 		if e.Test != "" {
 			s.output[key] = append(s.output[key], e.Output)
 			return
@@ -87,8 +162,7 @@ func (s *summary) take(e event) {
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			if e.Action == "fail" {
-				s.broken = append(s.broken, e.Package)
-				s.unfinished(e.Package)
+				s.breaks(s.build(e))
 			}
 			return
 		}
@@ -96,6 +170,8 @@ func (s *summary) take(e event) {
 		delete(s.output, key)
 	}
 }
+
+func (s *summary) build(e event) build { return build{e.Package, s.tags} }
 
 func (s *summary) closing(e event) {
 	if closing.MatchString(e.Output) && strings.TrimSpace(e.Output) != "FAIL" {
@@ -112,10 +188,12 @@ func (s *summary) end(e event, output []string) {
 	switch e.Action {
 	case "pass":
 		s.passed++
+		if !strings.Contains(e.Test, "/") {
+			s.top++
+		}
 	case "fail":
-		s.failed++
 		fmt.Fprint(s.out, strings.Join(output, ""))
-		s.failures = append(append(s.failures, "failed: "+e.Package+" "+e.Test), first(output)...)
+		s.failures = append(s.failures, failure{s.build(e), e.Test, first(output)})
 	case "skip":
 		s.skipped++
 		s.reasons[reason(output)]++
@@ -134,19 +212,26 @@ func first(output []string) (said []string) {
 	return said
 }
 
-// unfinished prints what the tests had said that ran when the package broke off, as after a panic.
-func (s *summary) unfinished(pkg string) {
+// breaks takes note of a package that failed, and prints what the tests had said that ran when it broke off, as
+// after a panic.
+func (s *summary) breaks(b build) {
+	s.broken = append(s.broken, b)
 	var keys []string
 	for key := range s.output {
-		if strings.HasPrefix(key, pkg+" ") {
+		if strings.HasPrefix(key, b.pkg+" ") {
 			keys = append(keys, key)
 		}
 	}
 	slices.Sort(keys)
 	for _, key := range keys {
 		fmt.Fprint(s.out, strings.Join(s.output[key], ""))
-		s.failures = append(append(s.failures, "unfinished: "+key), first(s.output[key])...)
+		s.unfinished = append(s.unfinished, failure{b, strings.TrimPrefix(key, b.pkg+" "), first(s.output[key])})
 		delete(s.output, key)
+	}
+	if !slices.ContainsFunc(s.failures, func(f failure) bool { return f.build == b }) {
+		s.hopeless = append(s.hopeless, b.String()+" failed, and none of its tests")
+	} else if len(keys) > 0 {
+		s.hopeless = append(s.hopeless, b.String()+" broke off")
 	}
 }
 
@@ -166,7 +251,7 @@ func (s *summary) print() {
 		reasons = append(reasons, r)
 	}
 	slices.Sort(reasons)
-	fmt.Fprintf(s.out, "tests: %d passed, %d failed, %d left out\n", s.passed, s.failed, s.skipped)
+	fmt.Fprintf(s.out, "tests: %d passed, %d failed, %d left out\n", s.passed, len(s.failures), s.skipped)
 	data := 0
 	for _, r := range reasons {
 		fmt.Fprintf(s.out, "  left out %d: %s\n", s.reasons[r], r)
@@ -178,15 +263,30 @@ func (s *summary) print() {
 		fmt.Fprintf(s.out, "  data tests left out: %d\n", data)
 	}
 	if len(s.broken) > 0 {
-		fmt.Fprintf(s.out, "failed packages: %s\n", strings.Join(s.broken, ", "))
+		fmt.Fprintf(s.out, "failed packages: %s\n", list(s.broken))
 	}
 	if len(s.uncovered) > 0 {
 		fmt.Fprintf(s.out, "coverage below %g%%: %s\n", s.minimum, strings.Join(s.uncovered, ", "))
 	}
-	for _, f := range s.failures {
-		fmt.Fprintln(s.out, f)
+	for _, status := range s.statuses {
+		fmt.Fprintf(s.out, "the go command failed: status %s\n", status)
 	}
+	for _, f := range s.failures {
+		f.print(s.out, "failed")
+	}
+	for _, f := range s.unfinished {
+		f.print(s.out, "unfinished")
+	}
+	s.printAgain()
 	if s.passed == 0 {
 		fmt.Fprintln(s.out, "no test ran")
 	}
+}
+
+func list[T fmt.Stringer](of []T) string {
+	var names []string
+	for _, one := range of {
+		names = append(names, one.String())
+	}
+	return strings.Join(names, ", ")
 }

@@ -75,6 +75,12 @@ FAIL	q [build failed]
 tests: 1 passed, 0 failed, 0 left out
 failed packages: q
 `},
+		{"the go command failed", good + `{"Action":"exit","Output":"2"}
+`, 0, false, `
+ok  	p	0.1s	coverage: 81.0% of statements
+tests: 1 passed, 0 failed, 0 left out
+the go command failed: status 2
+`},
 		{"the go command complains", "go: errors parsing go.mod\n", 0, false, `
 go: errors parsing go.mod
 tests: 0 passed, 0 failed, 0 left out
@@ -84,7 +90,7 @@ no test ran
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var b strings.Builder
-			ok, err := summarise(strings.NewReader(tt.in), &b, tt.minimum)
+			ok, err := summarise(strings.NewReader(tt.in), &b, tt.minimum, nil)
 			if err != nil || ok != tt.ok {
 				t.Errorf("ok %t, %v", ok, err)
 			}

@@ -20,7 +20,7 @@ with their spread, and as ratios to a peer that ran in turn with ours. docs/BENC
   sudo softdpu bench gateway -o json
   sudo softdpu bench xsk l2fwd`,
 	}
-	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env), newBenchXSKCommand(env), newBenchLatencyCommand(env), newBenchPolicyCommand(env), newBenchCompareCommand(env))
+	cmd.AddCommand(newBenchXDPCommand(env), newBenchGatewayCommand(env), newBenchXSKCommand(env), newBenchLatencyCommand(env), newBenchPolicyCommand(env), newBenchPipesCommand(env), newBenchCompareCommand(env))
 	return group(cmd)
 }
 

@@ -106,12 +106,17 @@ func setChangeCommand(env *Env, cmd *cobra.Command, do func(*gateway.Client, con
 		if format.json {
 			return printJSON(env.Stdout, done)
 		}
-		for _, n := range done.Notes {
-			env.note("note: %s", visible(n))
-		}
-		return writeSetChanged(env.Stdout, done)
+		return reportSetChanged(env, done)
 	}
 	return cmd
+}
+
+// reportSetChanged tells what became of a change, and first what its caller may not expect.
+func reportSetChanged(env *Env, done *gateway.SetChanged) error {
+	for _, n := range done.Notes {
+		env.note("note: %s", visible(n))
+	}
+	return writeSetChanged(env.Stdout, done)
 }
 
 // writeSetChanged says in one line what became of a change.

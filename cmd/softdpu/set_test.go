@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -137,5 +138,27 @@ func TestSetList(t *testing.T) {
 	}
 	if _, stdout, _ := execute(t, "set", "list", "threats", "--runtime", "-o", "json", "--socket", d.socket); strings.Contains(stdout, "198.51.100.7") || !strings.Contains(stdout, "203.0.113.66") {
 		t.Errorf("prints %s", stdout)
+	}
+}
+
+func TestSetReplace(t *testing.T) {
+	d := newSetDaemon(t, 200, setDone)
+	code, stdout, stderr := executeWith(t, "192.0.2.1 # one\n\n", "set", "replace", "threats", "-", "--comment", "CHG 7", "--socket", d.socket)
+	if code != exitYes || !strings.Contains(stdout, "12 entries in force") || d.method != "POST" || d.path != "/v1/sets/threats/replace" || d.body != "192.0.2.1 # one\n\n" {
+		t.Errorf("exit code %d, prints %q, says %q, asks %s %s %q", code, stdout, stderr, d.method, d.path, d.body)
+	}
+	d = newSetDaemon(t, 422, `{"error":"...","errors":[{"file":"list","line":3,"column":2,"message":"\"a\" is not an address","hint":"write one","source":" a"}]}`)
+	file := filepath.Join(t.TempDir(), "feed.txt")
+	if err := os.WriteFile(file, []byte("192.0.2.1\n\n a\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr = execute(t, "set", "replace", "threats", file, "--socket", d.socket)
+	if code != exitError || !strings.Contains(stderr, "1 error, nothing was changed:\n"+file+":3:2: \"a\" is not an address") {
+		t.Errorf("exit code %d, says %q", code, stderr)
+	}
+	for args, want := range map[string]string{"threats": "needs FILE", "threats " + file + "x": "no such file", "threats - more": `takes no argument "more"`} {
+		if code, _, stderr := execute(t, append([]string{"set", "replace", "--socket", "/nowhere"}, strings.Fields(args)...)...); code != exitError || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, says %q, want %q", args, code, stderr, want)
+		}
 	}
 }

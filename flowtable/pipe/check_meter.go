@@ -4,9 +4,9 @@ import "slices"
 
 // Bounds of meters: more does not fit the arithmetic of the packet path.
 const (
-	maxRate   = 1 << 40 // units a second
-	maxBurst  = 1 << 40 // units
-	fullFrame = 1514    // bytes, of a full frame
+	maxRate   = MeterRate // units a second
+	maxBurst  = MeterSize // units
+	fullFrame = 1514      // bytes, of a full frame
 )
 
 // meterTypes are those of meters, in the order of the documentation.
