@@ -24,6 +24,8 @@ type Limits struct {
 	Function int // instructions of a function
 	Program  int // of all functions
 	Code     int // entries of a pipe that become instructions
+	// Always has all become instructions that may, whatever it costs.
+	Always bool
 }
 
 // Compile lays out the tables of a resolved pipeline ([Pipeline.Resolve]) and chooses what becomes of each pipe: see Cost.
@@ -115,11 +117,7 @@ func (c *compiler) compile() error {
 		return err
 	}
 	c.Used = c.used()
-	if err := c.fit(); err != nil {
-		return err
-	}
-	c.Hash = c.hash()
-	return nil
+	return c.fit()
 }
 
 // sort puts the pipes that packets reach in an order in which each stands before those that it leads to.

@@ -11,7 +11,7 @@ import (
 // exact makes a basic pipe a table of exact matches.
 func (c *compiler) exact(pl *Planned, records []bpf.PipesPipeEntry) error {
 	p := pl.Pipe
-	pl.Form = InBuckets
+	pl.Form, pl.tree = InBuckets, nil
 	pl.keys = keysOf(p.Match)
 	size := max(p.Size, len(p.Entries), 1)
 	pl.First = uint32(len(c.Memory.Entries))

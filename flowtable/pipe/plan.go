@@ -54,17 +54,17 @@ func (c *compiler) plan(pl *Planned) (err error) {
 	pl.First = uint32(len(c.Memory.Entries))
 	switch p.Kind {
 	case Basic:
-		if pl.Pipe.Fixed && c.small(pl) {
+		if p.Fixed && c.faster(pl, costExact(len(p.Entries))) {
 			return c.search(pl, records)
 		}
 		return c.exact(pl, records)
 	case Control:
-		if c.small(pl) {
+		if c.faster(pl, p.costTuples()) {
 			return c.search(pl, records)
 		}
 		return c.tuples(pl, records)
 	case LPM:
-		if p.Fixed && c.small(pl) {
+		if p.Fixed && c.faster(pl, costTrie+costMemory(len(p.Entries)*entryBytes)) {
 			return c.search(pl, records)
 		}
 		return c.prefixes(pl, records)
@@ -217,9 +217,13 @@ func (c *compiler) share(pl *Planned, records []bpf.PipesPipeEntry) error {
 	return nil
 }
 
-// small tells whether a pipe may become instructions.
-func (c *compiler) small(pl *Planned) bool {
-	return !c.tables[pl.Number] && len(pl.Pipe.Entries) <= c.options.Limits.code()
+// faster tells whether a pipe may become instructions, and takes less than a table does then.
+func (c *compiler) faster(pl *Planned, table float64) bool {
+	if c.tables[pl.Number] || len(pl.Pipe.Entries) > c.options.Limits.code() {
+		return false
+	}
+	pl.tree = newTree(pl.items())
+	return c.options.Limits.Always || pl.tree.cost() <= table
 }
 
 // search makes a pipe a search tree.
@@ -229,15 +233,16 @@ func (c *compiler) search(pl *Planned, records []bpf.PipesPipeEntry) error {
 		pl.Places[i] = c.place()
 		c.Memory.Entries[pl.Places[i]] = records[i]
 	}
-	items := pl.items()
-	pl.tree = newTree(items)
+	if pl.tree == nil {
+		pl.tree = newTree(pl.items())
+	}
 	steps := 0
 	for i := range records {
 		if a := records[i].Action; a > 0 {
 			steps += len(pl.actions[a-1].steps)
 		}
 	}
-	pl.alone = pl.Pipe.Fixed && len(items) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
+	pl.alone = pl.Pipe.Fixed && len(records) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
 	return nil
 }
 

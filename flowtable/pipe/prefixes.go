@@ -11,7 +11,7 @@ import (
 // prefixes makes an LPM pipe a table of prefixes.
 func (c *compiler) prefixes(pl *Planned, records []bpf.PipesPipeEntry) error {
 	p := pl.Pipe
-	pl.Form = InTrie
+	pl.Form, pl.tree = InTrie, nil
 	pl.keys = keysOf(p.Match[1:])
 	if len(pl.keys) > lpmExact {
 		return fmt.Errorf("its exact part takes %d words of 32 bits, and at most %d are compared beside a prefix: have a basic pipe before it match some", len(pl.keys), lpmExact)
@@ -38,7 +38,7 @@ func (c *compiler) prefixes(pl *Planned, records []bpf.PipesPipeEntry) error {
 		c.nodes4 += nodes
 	}
 	c.later = append(c.later, func() error {
-		config, err := c.Prefixes(pl.Number, *c.Memory)
+		config, err := c.Prefixes(pl.Number, *c.Memory, NewTable)
 		if err != nil {
 			return err
 		}
@@ -66,8 +66,9 @@ func (c *compiler) prefixes(pl *Planned, records []bpf.PipesPipeEntry) error {
 // six tells whether an LPM pipe is about IPv6.
 func (pl *Planned) six() bool { return pl.Pipe.Match[0].Field.Bits == 128 }
 
-// Prefixes says where the table of an LPM pipe lies in a program's memory, which nothing has been written to.
-func (p *Program) Prefixes(number int, m Memory) (c LPMConfig, err error) {
+// Prefixes says where the table of an LPM pipe lies in a program's memory, or in a copy of it; table is NewTable, or OpenTable
+// for memory that has been written to.
+func (p *Program) Prefixes(number int, m Memory, table func(TableConfig) (*Table, error)) (c LPMConfig, err error) {
 	pl := p.Pipes[number]
 	c = LPMConfig{Six: pl.six(), Arena: m.Arena}
 	if len(pl.keys) == 0 {
@@ -75,7 +76,7 @@ func (p *Program) Prefixes(number int, m Memory) (c LPMConfig, err error) {
 		return c, nil
 	}
 	size := max(pl.Pipe.Size, len(pl.Pipe.Entries), 1)
-	c.Groups, err = NewTable(TableConfig{
+	c.Groups, err = table(TableConfig{
 		Words: len(pl.keys), Size: size, Seed: p.options.Seed,
 		Buckets: m.Buckets[pl.bucket : int(pl.bucket)+TableBuckets(size)], Entries: m.Entries, First: pl.group,
 	})

@@ -3,6 +3,7 @@ package pipe
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
@@ -32,7 +33,7 @@ const noRank = ^uint32(0)
 // tuples makes a control pipe tables of exact matches, as far as its entries are such, and a search for the others.
 func (c *compiler) tuples(pl *Planned, records []bpf.PipesPipeEntry) error {
 	p := pl.Pipe
-	pl.Form = InBuckets
+	pl.Form, pl.tree = InBuckets, nil
 	bySignature := map[string]*tuple{}
 	var all []*tuple
 	keys := make(map[int][]uint32)
@@ -116,6 +117,27 @@ func (c *compiler) tuples(pl *Planned, records []bpf.PipesPipeEntry) error {
 		})
 	}
 	return nil
+}
+
+// costTuples is about what the pipe takes as tables.
+func (p *Pipe) costTuples() float64 {
+	sizes := map[string]int{}
+	for _, e := range p.Entries {
+		if need, keys, _, exact := e.tuple(); exact {
+			sizes[fmt.Sprint(need, keys)]++
+		}
+	}
+	cost, rest := 0.0, len(p.Entries)
+	for _, n := range sizes {
+		if n >= tupleLeast {
+			cost += costExact(n)
+			rest -= n
+		}
+	}
+	if rest > 0 {
+		cost += costRecord + 1.6*costStep*math.Log2(float64(1+rest))
+	}
+	return cost
 }
 
 // tuple returns what an entry of a control pipe asks as an exact match; not exact if it asks for anything else.
