@@ -117,7 +117,7 @@ func TestLabPipeline(t *testing.T) {
 		t.Errorf("it counts %d, and %d before", *in.Runs.Pipes[0].Entries[0].Packets, before)
 	}
 	out, err := run(strings.Replace(labPipeline, "port: lan", "port: lam", 1), "apply", "-")
-	if err == nil || !strings.Contains(out, "standard input:14:") || !strings.Contains(out, `did you mean "lan"`) {
+	if err == nil || !strings.Contains(out, "standard input:12:") || !strings.Contains(out, `did you mean "lan"`) {
 		t.Errorf("a port that there is not: %v: %s", err, out)
 	}
 	var errs firewall.Errors
