@@ -300,7 +300,7 @@ func TestServerBesieged(t *testing.T) {
 	log := &lockedBuffer{}
 	ended := make(chan struct{})
 	close(ended)
-	s, err := newServer(&reporter{}, &policyDesk{g: &running{ending: ended}}, nil, slog.New(slog.NewTextHandler(log, nil)))
+	s, err := newServer(&reporter{}, &policyDesk{g: &running{ending: ended}}, &pipelineDesk{}, nil, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ func (g *running) leave() error {
 	case OnStopOpen:
 		return g.plane.Close()
 	case OnStopBlock:
-		err = g.block(g.rules.Load())
+		err = errors.Join(g.pipelines.leave(), g.block(g.rules.Load()))
 	}
 	return errors.Join(err, g.plane.Leave())
 }

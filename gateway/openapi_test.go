@@ -22,6 +22,7 @@ import (
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/dataplane/worker"
 	"github.com/softdpu/softdpu/firewall"
+	"github.com/softdpu/softdpu/flowtable/pipe"
 )
 
 // apiTypes are the Go types of the schemas in openapi.yaml. A path whose answer is of another type adds it here.
@@ -33,7 +34,8 @@ var apiTypes = map[string]any{
 	"UnconfirmedStatus": UnconfirmedStatus{}, "RolledBackStatus": RolledBackStatus{}, "Confirmed": Confirmed{},
 	"HistoryEntry": HistoryEntry{}, "Changes": firewall.Changes{}, "Change": firewall.Change{},
 	"PolicyDiff": PolicyDiff{}, "DiffSide": DiffSide{}, "Difference": firewall.Difference{}, "FieldDiff": firewall.FieldDiff{},
-	"SetStatus": SetStatus{}, "SetEntry": SetEntry{}, "SetChange": SetChange{}, "SetChanged": SetChanged{},
+	"Pipeline": Pipeline{}, "PipelineApplied": PipelineApplied{}, "PipelineNotice": PipelineNotice{}, "PipelineRemoved": PipelineRemoved{}, "PipelineWalk": PipelineWalk{}, "PipelineWalkStep": PipelineWalkStep{},
+	"PipelineReport": pipe.Report{}, "PipeReport": pipe.PipeReport{}, "PipeEntry": pipe.EntryReport{}, "PipeCounter": pipe.CounterReport{}, "SetStatus": SetStatus{}, "SetEntry": SetEntry{}, "SetChange": SetChange{}, "SetChanged": SetChanged{},
 	"WorkersStatus": WorkersStatus{}, "WorkersSummary": WorkersSummary{}, "WorkerAttempt": worker.Attempt{}, "WorkerMemory": worker.MemoryStatus{},
 	"WorkerStatus": worker.WorkerStatus{}, "WorkerQueue": worker.QueueStatus{}, "WorkerRing": worker.RingStatus{}, "WorkerStall": worker.Stall{},
 	"RuleMirror": RuleMirror{}, "FlowNAT": FlowNAT{},
@@ -193,7 +195,7 @@ func TestAPIDocumentNamesPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newServer(&reporter{}, &policyDesk{}, nil, slog.New(slog.DiscardHandler))
+	s, err := newServer(&reporter{}, &policyDesk{}, &pipelineDesk{}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

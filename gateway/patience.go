@@ -24,11 +24,15 @@ const (
 
 // bodyLimit is how many bytes a body may have. Only who may change a set needs much.
 func bodyLimit(req *http.Request) int64 {
-	if uid, ok := peerUID(req.Context()); ok && mayChange(uid) && strings.HasPrefix(req.URL.Path, "/v1/sets/") {
+	uid, ok := peerUID(req.Context())
+	if ok && mayChange(uid) && strings.HasPrefix(req.URL.Path, "/v1/sets/") {
 		if strings.HasSuffix(req.URL.Path, "/replace") {
 			return maxListBody
 		}
 		return maxSetBody
+	}
+	if ok && mayChange(uid) && req.URL.Path == "/v1/pipeline" {
+		return maxListBody
 	}
 	return maxBody
 }

@@ -147,6 +147,8 @@ type running struct {
 	loads    policyLoads
 	sets     *liveSetter
 
+	pipelines *pipelineDesk
+
 	telemetry       *server // nil without metrics
 	metricsListener net.Listener
 
@@ -203,6 +205,12 @@ func (g *running) start() error {
 	}
 	g.ledger, g.events.table = ledger, ledger.table
 	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log, checks: tallyChecks}
+	if g.pipelines, err = newPipelineDesk(c, g.plane, log); err != nil {
+		return err
+	}
+	if err := g.pipelines.resume(); err != nil {
+		return err
+	}
 	routes, err := g.plane.WatchRoutes()
 	if err != nil {
 		return err
@@ -234,7 +242,7 @@ func (g *running) start() error {
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
 		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance, crew: g.plane.Workers,
 	}
-	if g.server, err = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.askSet, log); err != nil {
+	if g.server, err = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.pipelines, g.askSet, log); err != nil {
 		return err
 	}
 	g.wg.Go(func() {

@@ -56,7 +56,7 @@ type server struct {
 	busy    sync.WaitGroup // handlers, which read memory that the plane unmaps
 }
 
-func newServer(r *reporter, policy *policyDesk, change func(context.Context, *setCall) (*SetChanged, error), log *slog.Logger) (*server, error) {
+func newServer(r *reporter, policy *policyDesk, pipelines *pipelineDesk, change func(context.Context, *setCall) (*SetChanged, error), log *slog.Logger) (*server, error) {
 	s := &server{reporter: r, change: change, log: log}
 	api, err := readAPI()
 	if err != nil {
@@ -73,6 +73,7 @@ func newServer(r *reporter, policy *policyDesk, change func(context.Context, *se
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	mux.HandleFunc("GET /v1/nat", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.nat) })
 	policy.register(mux)
+	pipelines.register(mux)
 	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })
 	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)
 	mux.HandleFunc("POST /v1/sets/{name}/add", changes(s.changeSet(false)))

@@ -45,8 +45,7 @@ changed.`,
 			defer f.Close()
 			text, from = f, args[1]
 		}
-		// A reader of its own type: the client may not close the standard input.
-		done, err := gateway.NewClient(*socket).ReplaceSet(cmd.Context(), args[0], *comment, struct{ io.Reader }{text})
+		done, err := gateway.NewClient(*socket).ReplaceSet(cmd.Context(), args[0], *comment, readerOnly{text})
 		var errs firewall.Errors
 		if errors.As(err, &errs) {
 			for i := range errs {
@@ -64,3 +63,6 @@ changed.`,
 	}
 	return cmd
 }
+
+// readerOnly is a reader that nobody closes, as an HTTP client would the standard input.
+type readerOnly struct{ io.Reader }

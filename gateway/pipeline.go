@@ -1,0 +1,225 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/flowtable/pipe"
+	"github.com/softdpu/softdpu/flowtable/pipe/pipefile"
+)
+
+// Pipeline is the pipeline in front of the policy, as it runs.
+type Pipeline struct {
+	Runs      pipe.Report `json:"pipeline"`
+	AppliedAt time.Time    `json:"applied_at"`
+	AppliedBy string       `json:"applied_by"`
+	Comment   string       `json:"comment"`
+}
+
+// PipelineApplied is what became of a pipeline that was applied.
+type PipelineApplied struct {
+	Name     string           `json:"name"`
+	Pipes    int              `json:"pipes"`
+	Entries  int              `json:"entries"`
+	Replaced string           `json:"replaced"` // name of the pipeline whose place it took, "" if there was none
+	Warnings []PipelineNotice `json:"warnings"`
+}
+
+// PipelineNotice is something about a pipeline that its author may not expect.
+type PipelineNotice struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Message string `json:"message"`
+	Hint    string `json:"hint"`
+}
+
+// pipelineEntries is how many entries of a pipe a report has at most, unless it is asked for more.
+const pipelineEntries = 100
+
+// A pipelineDesk keeps the pipeline in front of the policy: in the plane, and its text for the next start.
+type pipelineDesk struct {
+	plane *dataplane.Plane
+	log   *slog.Logger
+	dir   string // where the text is kept
+
+	tracing sync.Mutex // held by who follows packets
+	mu      sync.Mutex
+	applied *appliedPipeline // nil: none
+	seeds   [2]uint64        // of its tables, and of what spreads packets: secret, of the process
+}
+
+// appliedPipeline is the pipeline that was applied last.
+type appliedPipeline struct {
+	parsed  *pipe.Pipeline
+	at      time.Time
+	by      string
+	comment string
+}
+
+const pipelineFile = "pipeline.yaml"
+
+func newPipelineDesk(c *Config, plane *dataplane.Plane, log *slog.Logger) (*pipelineDesk, error) {
+	d := &pipelineDesk{plane: plane, log: log, dir: stateDir(c, "pipeline")}
+	var secret [16]byte
+	if _, err := rand.Read(secret[:]); err != nil {
+		return nil, fmt.Errorf("draw the seeds of pipes: %w", err)
+	}
+	d.seeds = [2]uint64{binary.NativeEndian.Uint64(secret[:8]), binary.NativeEndian.Uint64(secret[8:])}
+	return d, nil
+}
+
+// resume puts the pipeline that was applied before the start in force again, or takes away what an earlier run has left
+// of one that is not kept.
+func (d *pipelineDesk) resume() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	path := filepath.Join(d.dir, pipelineFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d.plane.RemovePipeline()
+	}
+	if err == nil {
+		err = ownedState(d.dir)
+	}
+	var info fs.FileInfo
+	if err == nil {
+		info, err = os.Stat(path)
+	}
+	if err != nil {
+		return fmt.Errorf("read the pipeline that was applied: %w", err)
+	}
+	header, rest, _ := strings.Cut(string(text), "\n")
+	by, comment, _ := strings.Cut(strings.TrimPrefix(header, pipelineHeader), ": ")
+	parsed, _, err := pipefile.Parse(path, []byte("\n"+rest)) // lines count as in the file
+	if err == nil {
+		err = d.put(parsed, false)
+	}
+	if err != nil {
+		return fmt.Errorf("put the pipeline that was applied in force again: %w: move %s away to start without", err, path)
+	}
+	d.applied = &appliedPipeline{parsed, info.ModTime(), by, comment}
+	d.log.Info("pipeline in force again", "pipeline", parsed.Name, "pipes", len(parsed.Pipes))
+	return nil
+}
+
+const pipelineHeader = "# applied by "
+
+// apply puts a pipeline in front of the policy, keeps it, and tells what became of it. The error is a mistake.Errors if the text is
+// at fault; then nothing has changed.
+func (d *pipelineDesk) apply(name string, text []byte, by, comment string) (*PipelineApplied, error) {
+	parsed, warnings, err := pipefile.Parse(name, text)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.put(parsed, false); err != nil {
+		return nil, err
+	}
+	done := &PipelineApplied{Name: parsed.Name, Pipes: len(parsed.Pipes), Warnings: []PipelineNotice{}}
+	for _, p := range parsed.Pipes {
+		done.Entries += len(p.Entries)
+	}
+	for _, w := range warnings {
+		done.Warnings = append(done.Warnings, PipelineNotice{w.File, w.Line, w.Msg, w.Hint})
+	}
+	if d.applied != nil {
+		done.Replaced = d.applied.parsed.Name
+	}
+	d.applied = &appliedPipeline{parsed, time.Now(), by, comment}
+	if err := d.keep(text); err != nil {
+		return nil, fmt.Errorf("the pipeline is in force, and will not come back after a restart: %w", err)
+	}
+	d.log.Info("pipeline applied", "pipeline", parsed.Name, "pipes", done.Pipes, "entries", done.Entries, "replaced", done.Replaced, "by", by, "comment", comment)
+	return done, nil
+}
+
+// put compiles a pipeline for the ports as they are and has the plane run it. d.mu is held.
+func (d *pipelineDesk) put(parsed *pipe.Pipeline, trace bool) error {
+	prog, err := d.compile(parsed, trace)
+	if err != nil {
+		return err
+	}
+	return d.plane.ApplyPipeline(prog)
+}
+
+func (d *pipelineDesk) compile(parsed *pipe.Pipeline, trace bool) (*pipe.Program, error) {
+	ids := make(map[string]uint32)
+	for _, port := range d.plane.Ports() {
+		ids[port.Name] = uint32(port.ID)
+	}
+	resolved, err := parsed.Resolve(ids)
+	if err != nil {
+		return nil, err
+	}
+	return pipe.Compile(resolved, pipe.Options{Trace: trace, Seed: d.seeds[0], SpreadSeed: d.seeds[1]})
+}
+
+// keep writes what is in force for the next start.
+func (d *pipelineDesk) keep(text []byte) error {
+	if err := makeStateDir(d.dir); err != nil {
+		return err
+	}
+	header := pipelineHeader + d.applied.by
+	if d.applied.comment != "" {
+		header += ": " + d.applied.comment
+	}
+	if err := replaceFile(filepath.Join(d.dir, pipelineFile), strings.NewReader(header+"\n"+string(text))); err != nil {
+		return err
+	}
+	return syncDir(d.dir)
+}
+
+// remove takes the pipeline away, for good. It reports the name of the one that was there, "" if there was none.
+func (d *pipelineDesk) remove(by string) (name string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.plane.RemovePipeline(); err != nil {
+		return "", err
+	}
+	if d.applied != nil {
+		name = d.applied.parsed.Name
+		d.log.Info("pipeline removed", "pipeline", name, "by", by)
+	}
+	d.applied = nil
+	if err := os.Remove(filepath.Join(d.dir, pipelineFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return name, fmt.Errorf("the pipeline is out of force, and would come back after a restart: %w", err)
+	}
+	return name, nil
+}
+
+// leave takes the pipeline out of force before the gateway stops, so that nothing passes beside what it leaves.
+func (d *pipelineDesk) leave() error {
+	if d == nil {
+		return nil
+	}
+	return d.plane.RemovePipeline()
+}
+
+// report describes what is in force; nil: nothing.
+func (d *pipelineDesk) report(most int) (*Pipeline, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.applied == nil {
+		return nil, nil
+	}
+	out := &Pipeline{AppliedAt: d.applied.at.UTC(), AppliedBy: d.applied.by, Comment: d.applied.comment}
+	err := d.plane.Pipeline(func(prog *pipe.Program) error {
+		if prog == nil {
+			return errors.New("the pipeline is not in force")
+		}
+		out.Runs = *prog.Report(most, dataplane.NowTick())
+		return nil
+	})
+	return out, err
+}

@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable/pipe"
+)
+
+// PipelineWalk is the way of one packet through the pipeline.
+type PipelineWalk struct {
+	Time    time.Time          `json:"time"`
+	Port    string             `json:"port"`   // that it came by, "" for none
+	Length  uint32             `json:"length"` // bytes of the frame
+	Head    string             `json:"head"`   // of the frame as it came, at most 128 bytes, in hexadecimal
+	Steps   []PipelineWalkStep `json:"steps"`
+	Forward string             `json:"forward"` // where it went in the end
+}
+
+// PipelineWalkStep is one pipe on the way.
+type PipelineWalkStep struct {
+	Pipe  string `json:"pipe"`
+	Entry string `json:"entry"` // "" if none matched
+}
+
+// tracePause is how often a reader looks whether nobody listens any more.
+const tracePause = 200 * time.Millisecond
+
+// trace has the pipeline tell of packets until ctx is done, by a form of its program that does so.
+func (d *pipelineDesk) trace(ctx context.Context, tell func(*PipelineWalk) error) (err error) {
+	if !d.tracing.TryLock() {
+		return errors.New("somebody traces packets already")
+	}
+	defer d.tracing.Unlock()
+	if err := d.reform(true); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.reform(false)) }()
+	ring, err := d.plane.PipelineTraces()
+	if err != nil {
+		return err
+	}
+	defer ring.Close()
+	r, err := ringbuf.NewReader(ring)
+	if err != nil {
+		return fmt.Errorf("read packets of the pipeline: %w", err)
+	}
+	defer r.Close()
+	ports := make(map[uint32]string)
+	for _, p := range d.plane.Ports() {
+		ports[uint32(p.ID)] = p.Name
+	}
+	for ctx.Err() == nil {
+		r.SetDeadline(time.Now().Add(tracePause))
+		record, err := r.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read packets of the pipeline: %w", err)
+		}
+		if len(record.RawSample) < int(unsafe.Sizeof(bpf.PipesPipeTrace{})) {
+			return errors.New("read packets of the pipeline: a record is too short: the program object does not fit this binary")
+		}
+		t := (*bpf.PipesPipeTrace)(unsafe.Pointer(unsafe.SliceData(record.RawSample)))
+		var walk *PipelineWalk
+		if err := d.plane.Pipeline(func(prog *pipe.Program) error {
+			if prog == nil {
+				return errors.New("the pipeline is no longer in force")
+			}
+			walk = walkOf(prog, t, ports)
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := tell(walk); err != nil {
+			return nil // whoever asked is gone
+		}
+	}
+	return nil
+}
+
+// reform puts the pipeline in force again, in the form that tells of packets or in the other.
+func (d *pipelineDesk) reform(trace bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.applied == nil {
+		if trace {
+			return errors.New("no pipeline is in force")
+		}
+		return nil
+	}
+	return d.put(d.applied.parsed, trace)
+}
+
+func walkOf(prog *pipe.Program, t *bpf.PipesPipeTrace, ports map[uint32]string) *PipelineWalk {
+	w := &PipelineWalk{
+		Time: time.Now(), Port: ports[t.Port], Length: t.Length, Head: hex.EncodeToString(t.Head[:min(int(t.Length), len(t.Head))]),
+		Steps: []PipelineWalkStep{}, Forward: prog.ForwardName(t.Forward),
+	}
+	for _, s := range t.Step[:min(int(t.Steps), len(t.Step))] {
+		w.Steps = append(w.Steps, PipelineWalkStep{prog.PipeName(s.Pipe), prog.EntryName(int(s.Pipe), s.Place)})
+	}
+	return w
+}
