@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -40,7 +41,10 @@ func Compile(p *Pipeline, o Options) (*Program, error) {
 			return c.Program, nil
 		}
 		largest := c.largest()
-		if !errors.Is(err, errSize) || largest == nil {
+		if errors.Is(err, errSize) && largest == nil {
+			err = fmt.Errorf("%w (most of it is pipe %s)", err, c.most().Pipe.Name)
+		}
+		if largest == nil || !errors.Is(err, errSize) {
 			return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
 		}
 		tables[largest.Number] = true
@@ -48,17 +52,30 @@ func Compile(p *Pipeline, o Options) (*Program, error) {
 }
 
 // errSize is part of errors about programs that are too large.
-var errSize = errors.New("make lists of actions shorter, or pipes fewer")
+var errSize = errors.New("make lists of actions shorter, take an acl pipe for many ranges of ports, or divide the pipeline's work over fewer pipes")
 
 // largest is the largest search that can be a table instead; nil: there is none.
 func (c *compiler) largest() (largest *Planned) {
 	for _, pl := range c.Pipes {
-		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control || pl.Pipe.Kind == LPM) && pl.tree != nil &&
-			(largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
+		tables := pl.Pipe.Kind == Basic || pl.Pipe.Kind == LPM || pl.Pipe.Kind == Control && pl.Pipe.costTuples() < math.MaxFloat64
+		if pl.Form == InCode && tables && pl.tree != nil && (largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
 			largest = pl
 		}
 	}
 	return largest
+}
+
+// most is the pipe that takes most of what became instructions.
+func (c *compiler) most() *Planned {
+	return slices.MaxFunc(c.Pipes, func(a, b *Planned) int {
+		size := func(pl *Planned) int {
+			if pl.tree != nil {
+				return max(pl.Insns, pl.tree.nodes[0].size)
+			}
+			return pl.Insns
+		}
+		return cmp.Compare(size(a), size(b))
+	})
 }
 
 // compiler makes a program.

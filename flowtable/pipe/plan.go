@@ -3,6 +3,7 @@ package pipe
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -59,7 +60,7 @@ func (c *compiler) plan(pl *Planned) (err error) {
 		}
 		return c.exact(pl, records)
 	case Control:
-		if c.faster(pl, p.costTuples()) {
+		if p.costTuples() == math.MaxFloat64 || c.faster(pl, p.costTuples()) {
 			return c.search(pl, records)
 		}
 		return c.tuples(pl, records)
