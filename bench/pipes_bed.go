@@ -151,6 +151,7 @@ func (t *pipesTable) program() string { return bpf.PipeBenchProgProbeFind }
 
 func (t *pipesTable) change(keys []pipeKey, insert bool) (took time.Duration, err error) {
 	r := pipe.Request{Change: pipe.RemoveEntry}
+	r.Entry.Forward = 1
 	if insert {
 		r.Change = pipe.InsertEntry
 	}
@@ -184,7 +185,7 @@ func (h *pipesHash) program() string { return bpf.PipeBenchProgProbePeer }
 func (h *pipesHash) change(keys []pipeKey, insert bool) (took time.Duration, err error) {
 	h.values = make([]bpf.PipesPipeEntry, pipesBatch)
 	for i := range h.values {
-		h.values[i].Number = 1 // which says to the program that it has been found
+		h.values[i].Forward = 1 // which says to the program that it has been found
 	}
 	for _, some := range batches(keys) {
 		begin := time.Now()

@@ -26,8 +26,9 @@ type PipeBenchPipeTally struct {
 	_     structs.HostLayout
 	Next  uint64
 	Hits  uint64
-	Bytes [3]uint64
-	Pad   [3]uint64
+	Bytes [4]uint64
+	Last  uint64
+	Pad   uint64
 }
 
 // Names of all BPF objects in the ELF.
