@@ -29,7 +29,7 @@ type Limits struct {
 	Always bool
 }
 
-// Compile lays out the tables of a resolved pipeline ([Pipeline.Resolve]) and chooses what becomes of each pipe: see Cost.
+// Compile lays out the tables of a resolved pipeline ([Pipeline.Resolve]) and chooses what becomes of each pipe: see cost.go.
 // It keeps p. Errors name the pipe: forwards that lead in a circle, mirrors of packets that are not sent by the pipeline, more
 // than there is room for.
 func Compile(p *Pipeline, o Options) (*Program, error) {
