@@ -16,7 +16,7 @@ import (
 // ICMP, are known: they are not behind a later fragment's header, and 0 is a port like others.
 const aclKnown = 1
 
-// anyFamily is what entries take that name no address.
+// Protocols that have ports, or types of ICMP.
 const (
 	protoICMP   = 1
 	protoTCP    = 6

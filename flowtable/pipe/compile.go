@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -28,7 +29,7 @@ type Limits struct {
 	Always bool
 }
 
-// Compile lays out the tables of a resolved pipeline ([Pipeline.Resolve]) and chooses what becomes of each pipe: see Cost.
+// Compile lays out the tables of a resolved pipeline ([Pipeline.Resolve]) and chooses what becomes of each pipe: see cost.go.
 // It keeps p. Errors name the pipe: forwards that lead in a circle, mirrors of packets that are not sent by the pipeline, more
 // than there is room for.
 func Compile(p *Pipeline, o Options) (*Program, error) {
@@ -40,7 +41,10 @@ func Compile(p *Pipeline, o Options) (*Program, error) {
 			return c.Program, nil
 		}
 		largest := c.largest()
-		if !errors.Is(err, errSize) || largest == nil {
+		if errors.Is(err, errSize) && largest == nil {
+			err = fmt.Errorf("%w (most of it is pipe %s)", err, c.most().Pipe.Name)
+		}
+		if largest == nil || !errors.Is(err, errSize) {
 			return nil, fmt.Errorf("compile pipeline %s: %w", p.Name, err)
 		}
 		tables[largest.Number] = true
@@ -48,17 +52,30 @@ func Compile(p *Pipeline, o Options) (*Program, error) {
 }
 
 // errSize is part of errors about programs that are too large.
-var errSize = errors.New("make lists of actions shorter, or pipes fewer")
+var errSize = errors.New("make lists of actions shorter, take an acl pipe for many ranges of ports, or divide the pipeline's work over fewer pipes")
 
 // largest is the largest search that can be a table instead; nil: there is none.
 func (c *compiler) largest() (largest *Planned) {
 	for _, pl := range c.Pipes {
-		if pl.Form == InCode && (pl.Pipe.Kind == Basic || pl.Pipe.Kind == Control || pl.Pipe.Kind == LPM) && pl.tree != nil &&
-			(largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
+		tables := pl.Pipe.Kind == Basic || pl.Pipe.Kind == LPM || pl.Pipe.Kind == Control && pl.Pipe.costTuples() < math.MaxFloat64
+		if pl.Form == InCode && tables && pl.tree != nil && (largest == nil || pl.tree.nodes[0].size > largest.tree.nodes[0].size) {
 			largest = pl
 		}
 	}
 	return largest
+}
+
+// most is the pipe that takes most of what became instructions.
+func (c *compiler) most() *Planned {
+	return slices.MaxFunc(c.Pipes, func(a, b *Planned) int {
+		size := func(pl *Planned) int {
+			if pl.tree != nil {
+				return max(pl.Insns, pl.tree.nodes[0].size)
+			}
+			return pl.Insns
+		}
+		return cmp.Compare(size(a), size(b))
+	})
 }
 
 // compiler makes a program.
@@ -194,94 +211,6 @@ func (c *compiler) ports(names []string) ([]uint32, error) {
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
-}
-
-// encode returns a forward as enum pipe_forward.
-func (p *Program) encode(f *Forward) (uint32, error) {
-	switch f.To {
-	case ToDrop:
-		return toDrop, nil
-	case ToHost:
-		return toHost, nil
-	case ToPolicy:
-		return toPolicy, nil
-	case ToPort:
-		id, ok := p.Pipeline.Ports[f.Name]
-		if !ok {
-			return 0, fmt.Errorf("there is no port %q", f.Name)
-		}
-		return toPort | id&forwardMask, nil
-	case ToPipe:
-		n := slices.IndexFunc(p.Pipeline.Pipes, func(pipe *Pipe) bool { return pipe.Name == f.Name })
-		if n < 0 {
-			return 0, fmt.Errorf("there is no pipe %q", f.Name)
-		}
-		if f.IndexFrom != nil {
-			has := uint32(0)
-			for bit := range uint32(16) {
-				if f.IndexFrom.Has>>bit&1 == 1 {
-					has = bit + 1
-				}
-			}
-			return toPipe | uint32(n) | uint32(f.IndexFrom.Word)<<forwardIndex | has<<forwardHas | forwardWord, nil
-		}
-		if f.Index < 0 || f.Index > maxIndex {
-			return 0, fmt.Errorf("index %d of a list is more than %d", f.Index, maxIndex)
-		}
-		return toPipe | uint32(n) | uint32(f.Index)<<forwardIndex, nil
-	}
-	return 0, fmt.Errorf("unknown target %q", f.To)
-}
-
-// ErrRebuild says that an entry asks what the program has no instructions for: the pipeline must be compiled again.
-var ErrRebuild = errors.New("the program must be compiled again for it")
-
-// monitor returns what is noted about packets of an entry; nil: of one that says nothing itself.
-func (p *Pipe) monitor(e *Entry) *Monitor {
-	if e != nil && e.Monitor != nil {
-		return e.Monitor
-	}
-	return &p.Monitor
-}
-
-// Record returns what stands in memory of an entry of a pipe, also of one that comes later. Errors: [ErrRebuild], and what
-// is wrong with the entry.
-func (p *Program) Record(number int, e *Entry) (bpf.PipesPipeEntry, error) {
-	pl := p.Pipes[number]
-	r, err := p.record(pl, e)
-	if err != nil {
-		return r, err
-	}
-	for _, f := range []struct {
-		from source
-		all  uint32
-		mine uint32
-	}{
-		{pl.counts, uint32(pl.common.Flags & entryCounts), uint32(r.Flags & entryCounts)},
-		{pl.counter, pl.common.Counter, r.Counter},
-		{pl.meter, uint32(pl.common.Meter), uint32(r.Meter)},
-		{pl.mirror, uint32(pl.common.Mirror), uint32(r.Mirror)},
-	} {
-		if f.from == nowhere && f.mine != 0 || f.from == always && f.mine != f.all {
-			return r, fmt.Errorf("an entry of pipe %s monitors otherwise than those before: %w", pl.Pipe.Name, ErrRebuild)
-		}
-	}
-	switch to := r.Forward; {
-	case pl.forward != 0 && to != pl.forward:
-		return r, fmt.Errorf("an entry of pipe %s forwards otherwise than those before: %w", pl.Pipe.Name, ErrRebuild)
-	case to>>forwardShift == toPipe>>forwardShift && !slices.Contains(pl.Leads, int(to&forwardPipe)),
-		to>>forwardShift == toPipe>>forwardShift && to&forwardWord != 0 && !slices.Contains(pl.indirect, to):
-		return r, fmt.Errorf("no entry of pipe %s led to %s before: %w", pl.Pipe.Name, p.Pipeline.Pipes[to&forwardPipe].Name, ErrRebuild)
-	}
-	for _, m := range pl.mirrors {
-		if r.Mirror != 0 {
-			m = uint32(r.Mirror)
-		}
-		if _, ok := p.join[[2]uint32{m, r.Forward}]; m != 0 && !ok && r.Forward>>forwardShift != toPipe>>forwardShift {
-			return r, fmt.Errorf("no packet of pipe %s was mirrored and sent there before: %w", pl.Pipe.Name, ErrRebuild)
-		}
-	}
-	return r, nil
 }
 
 // order sorts the entries of a pipe by their precedence and returns their numbers.

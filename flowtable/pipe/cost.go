@@ -8,7 +8,7 @@ import (
 )
 
 // The cost model: what a packet takes in a pipe, in ns, beyond a program that does nothing. The constants are fitted to
-// measurements on one core of a virtual machine (Linux 6.18, Xeon, 2.1 to 2.6 GHz) by TestPrediction, in which packets ask for
+// measurements on one core of a virtual machine (Linux 6.18) by TestPrediction, in which packets ask for
 // 1,024 entries at random, so that no branch is predicted; the forest's are those of docs/CLASSIFIER.md. Only their proportions
 // decide: below about nine entries a search in instructions is the faster one, beyond them a table.
 const (

@@ -16,10 +16,13 @@ func (t *text) tree(tr *tree, id int32, hit func(entry int), miss label) {
 // nodes writes a search; apart, if not nil, may write that of a node elsewhere, and reports whether it has.
 func (t *text) nodes(tr *tree, id int32, hit func(entry int), miss label, apart func(id int32) bool) {
 	n := &tr.nodes[id]
+	if apart != nil && apart(id) {
+		return
+	}
 	if n.kind == nodeLeaf {
 		for i := range n.items {
 			next := miss
-			if i < len(n.items)-1 {
+			if i < len(n.items)-1 || n.no != 0 {
 				next = t.Label()
 			}
 			t.item(&n.items[i], next)
@@ -28,12 +31,12 @@ func (t *text) nodes(tr *tree, id int32, hit func(entry int), miss label, apart 
 				t.Place(next)
 			}
 		}
-		if len(n.items) == 0 {
+		switch {
+		case n.no != 0:
+			t.nodes(tr, n.no, hit, miss, apart)
+		case len(n.items) == 0:
 			t.GoTo(miss)
 		}
-		return
-	}
-	if apart != nil && apart(id) {
 		return
 	}
 	yes := t.Label()
@@ -133,7 +136,8 @@ func (e *emitter) search(pl *Planned, name string) error {
 		var failed error
 		apart := func(at int32) bool {
 			size := pl.tree.nodes[at].size
-			if at == id || size < min(treeLeast, room/4) || size > room-16 || pl.tree.nodes[id].size <= room {
+			full := t.Slots()+pl.tree.nodes[at].slots() > room-room/8 // what is left is for calls of the parts
+			if at == id || !full && (size < min(treeLeast, room/4) || size > room-16 || pl.tree.nodes[id].size <= room) {
 				return false
 			}
 			parts++

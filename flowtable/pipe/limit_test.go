@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -163,5 +164,56 @@ func TestLimits(t *testing.T) {
 		if found[n] < rounds*kernelBatch/50 {
 			t.Errorf("pipe %s found an entry for %d of %d packets: the test asks too little", line.Pipes[n].Name, found[n], rounds*kernelBatch)
 		}
+	}
+}
+
+// Entries that no cut tells apart are compared one by one, in several functions if they are many; and where no table could
+// hold them, a pipe of more than fit is refused.
+func TestRangesOneByOne(t *testing.T) {
+	needsRoot(t)
+	r := rand.New(rand.NewPCG(41, 41))
+	names := []string{"l4.sport", "l4.dport", "meta.mark"}
+	line := func(n int) *pipe.Pipeline {
+		p := &pipe.Pipe{Name: "ranges", Kind: pipe.Control, Forward: &pipe.Forward{To: pipe.ToDrop}, Miss: pipe.Forward{To: pipe.ToPolicy}, Monitor: pipe.Monitor{Count: true}}
+		for range n {
+			e := &pipe.Entry{}
+			for _, name := range names {
+				a := r.Uint32N(1000)
+				e.Match = append(e.Match, pipe.Match{Field: pipe.LookupField(name), Value: pipe.Value{a}, Last: pipe.Value{a + r.Uint32N(400)}})
+			}
+			p.Entries = append(p.Entries, e)
+		}
+		return &pipe.Pipeline{Name: "ranges", Root: "ranges", Pipes: []*pipe.Pipe{p}}
+	}
+	three := newThree(t, line(600), pipe.Options{Limits: pipe.Limits{Function: 9000}}, true)
+	packets := make([]bpf.PipesPipeFields, kernelBatch)
+	for i := range packets {
+		w := &packets[i].Word
+		w[bpf.PipesPipeWordPIPE_HAS] = uint32(bpf.PipesPipeHasPIPE_HAS_PORTS)
+		w[bpf.PipesPipeWordPIPE_L4SPORT], w[bpf.PipesPipeWordPIPE_L4DPORT], w[bpf.PipesPipeWordPIPE_MARK] = r.Uint32N(1500), r.Uint32N(1500), r.Uint32N(1500)
+	}
+	answers := three.kernel.run(t, slices.Clone(packets))
+	hits := 0
+	for i := range packets {
+		f := packets[i]
+		want := three.world.Walk(oracle.Packet(f.Word), 0)
+		got, walk := three.program.Run(&f)
+		if fault := three.differs(want, got, &f); fault != "" || answers[i] != got || want.Walk[0].Found != walk[0].Found {
+			t.Fatalf("packet %v: kernel answers %#x, Go %#x after %+v, oracle %s", packets[i].Word, answers[i], got, walk, describe(want))
+		}
+		if walk[0].Found {
+			hits++
+		}
+	}
+	three.counts(t)
+	if _, others, _ := three.program.Instructions(); len(others) < 3 || hits < kernelBatch/4 || hits > kernelBatch*9/10 {
+		t.Errorf("%d functions beside the first, %d of %d packets found an entry: the test asks too little", len(others), hits, kernelBatch)
+	}
+	large, err := line(8000).Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipe.Compile(large, pipe.Options{}); err == nil || !strings.Contains(err.Error(), "more than the 65536 that fit into a program") || !strings.Contains(err.Error(), "most of it is pipe ranges") {
+		t.Errorf("error %v of a pipe that does not fit", err)
 	}
 }

@@ -1,13 +1,12 @@
 package pipe
 
 import (
-	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/flowtable"
 )
 
 // nobody is the record at place 0.
@@ -59,7 +58,7 @@ func (c *compiler) plan(pl *Planned) (err error) {
 		}
 		return c.exact(pl, records)
 	case Control:
-		if c.faster(pl, p.costTuples()) {
+		if p.costTuples() == math.MaxFloat64 || c.faster(pl, p.costTuples()) {
 			return c.search(pl, records)
 		}
 		return c.tuples(pl, records)
@@ -106,67 +105,6 @@ func (pl *Planned) act() error {
 		pl.actions = append(pl.actions, a)
 	}
 	return nil
-}
-
-// record returns what memory holds of an entry.
-func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error) {
-	forward := e.Forward
-	if forward == nil {
-		forward = pl.Pipe.Forward
-	}
-	if forward == nil {
-		return r, fmt.Errorf("neither it nor its pipe says where packets go")
-	}
-	if r.Forward, err = p.encode(forward); err != nil {
-		return r, err
-	}
-	words := 0
-	if pl.Pipe.Kind != OrderedList && len(pl.Pipe.Actions) > 0 {
-		if e.Action < 0 || e.Action >= len(pl.Pipe.Actions) {
-			return r, fmt.Errorf("there is no action %d", e.Action)
-		}
-		r.Action = uint16(1 + e.Action)
-		words = pl.actions[e.Action].words
-	}
-	at := 0
-	for _, v := range e.Values {
-		if at+len(v) > MaxValues {
-			return r, fmt.Errorf("it gives more than %d words of operands", MaxValues)
-		}
-		at += copy(r.Value[at:], v)
-	}
-	if pl.Pipe.Kind != OrderedList && at != words {
-		return r, fmt.Errorf("it gives %d words of operands, its action needs %d", at, words)
-	}
-	m := pl.Pipe.monitor(e)
-	if m.Count || m.Age > 0 {
-		r.Flags |= entryCounts
-	}
-	if m.Age > 0 {
-		r.Age = max(1, flowtable.Ticks(m.Age))
-	}
-	if m.Counter != "" {
-		i := slices.Index(p.Pipeline.Counters, m.Counter)
-		if i < 0 {
-			return r, fmt.Errorf("there is no counter %q", m.Counter)
-		}
-		r.Counter = p.Counters[i]
-	}
-	if m.Meter != "" {
-		i := slices.IndexFunc(p.Pipeline.Meters, func(x *Meter) bool { return x.Name == m.Meter })
-		if i < 0 {
-			return r, fmt.Errorf("there is no meter %q", m.Meter)
-		}
-		r.Meter = uint16(1 + i)
-	}
-	if m.Mirror != "" {
-		i := slices.IndexFunc(p.Pipeline.Mirrors, func(x *Mirror) bool { return x.Name == m.Mirror })
-		if i < 0 {
-			return r, fmt.Errorf("there is no mirror %q", m.Mirror)
-		}
-		r.Mirror = uint16(1 + i)
-	}
-	return r, nil
 }
 
 // share finds out what the entries of a pipe have in common, so that instructions need not ask their records.
@@ -324,94 +262,6 @@ func (it *item) condition(x *Condition) bool {
 		b.first = v
 	}
 	return it.bound(b)
-}
-
-// pairs finds out with which mirrors packets may leave, and where to: those groups of ports get what both ask for.
-func (c *compiler) copies() error {
-	c.join = map[[2]uint32]uint32{}
-	come := make([]map[uint32]bool, len(c.Pipes))
-	for i := range come {
-		come[i] = map[uint32]bool{}
-	}
-	come[c.root][0] = true
-	for _, n := range c.Order {
-		pl := c.Pipes[n]
-		for m := range come[n] {
-			pl.mirrors = append(pl.mirrors, m)
-		}
-		slices.Sort(pl.mirrors)
-		ways := map[[2]uint32]bool{{0, pl.miss}: true}
-		places := pl.Places
-		if pl.single() {
-			places = []uint32{pl.First}
-		}
-		for _, at := range places {
-			r := &c.Memory.Entries[at]
-			ways[[2]uint32{uint32(r.Mirror), r.Forward}] = true
-		}
-		for _, a := range pl.actions {
-			if slices.ContainsFunc(a.steps, func(s step) bool { return s.Kind == TTL }) {
-				ways[[2]uint32{0, toDrop | reasonTTL}] = true
-				for _, at := range pl.Places {
-					ways[[2]uint32{uint32(c.Memory.Entries[at].Mirror), toDrop | reasonTTL}] = true
-				}
-			}
-		}
-		list := make([][2]uint32, 0, len(ways))
-		for w := range ways {
-			list = append(list, w)
-		}
-		slices.SortFunc(list, func(a, b [2]uint32) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
-		for _, w := range list {
-			for _, m := range pl.mirrors {
-				if w[0] != 0 {
-					m = w[0]
-				}
-				if w[1]>>forwardShift == toPipe>>forwardShift {
-					come[w[1]&forwardPipe][m] = true
-				} else if err := c.copy(pl, m, w[1]); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// copy makes the group for packets that leave a pipe with a mirror.
-func (c *compiler) copy(pl *Planned, mirror, forward uint32) error {
-	if mirror == 0 {
-		return nil
-	}
-	ids := c.mirrors[mirror-1]
-	switch forward >> forwardShift {
-	case toDrop >> forwardShift:
-	case toPort >> forwardShift:
-		ids = append(slices.Clone(ids), forward&forwardMask)
-	case toPorts >> forwardShift:
-		ids = append(slices.Clone(ids), c.Groups[forward&forwardMask]...)
-	default:
-		return fmt.Errorf("pipe %s: packets with mirror %s go to the host or to the policy, where nothing copies them: forward them to a port, or drop them",
-			pl.Pipe.Name, c.Pipeline.Mirrors[mirror-1].Name)
-	}
-	group, err := c.group(ids)
-	c.join[[2]uint32{mirror, forward}] = group
-	return err
-}
-
-// group returns the number of a group of ports.
-func (c *compiler) group(ids []uint32) (uint32, error) {
-	ids = slices.Clone(ids)
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	if i := slices.IndexFunc(c.Groups, func(g []uint32) bool { return slices.Equal(g, ids) }); i >= 0 {
-		return uint32(i), nil
-	}
-	if len(c.Groups) == maxGroups {
-		return 0, fmt.Errorf("mirrors and flooding need more than %d groups of ports", maxGroups)
-	}
-	c.Groups = append(c.Groups, ids)
-	return uint32(len(c.Groups) - 1), nil
 }
 
 // used are the words that the program reads.

@@ -119,3 +119,30 @@ func (t *text) longest(pl *Planned, miss label) {
 	t.JumpImm(asm.JEq, asm.R0, 0, miss)
 	t.Add(asm.Mov.Reg32(regPlace, asm.R0))
 }
+
+// MovePrefixes has the program's tables of prefixes lie in other memory, to which its entries and buckets have been copied
+// and which becomes the program's afterwards. Its arena, as large, is replaced by the program's own, moved. Grace is what
+// tables wait for before they use a place again.
+func (p *Program) MovePrefixes(m *Memory, grace func()) error {
+	if m.Arena == nil || len(m.Tries) < len(p.Memory.Tries) {
+		return fmt.Errorf("move tables of prefixes of pipeline %s: there is no room for them", p.Pipeline.Name)
+	}
+	if err := p.Memory.Arena.Move(m.Arena); err != nil {
+		return err
+	}
+	m.Arena = p.Memory.Arena
+	for _, pl := range p.Pipes {
+		if pl.LPM == nil {
+			continue
+		}
+		c, err := p.Prefixes(pl.Number, *m, OpenTable)
+		if err != nil {
+			return fmt.Errorf("move pipe %s: %w", pl.Pipe.Name, err)
+		}
+		c.Grace = grace
+		if err := pl.LPM.Move(c); err != nil {
+			return fmt.Errorf("move pipe %s: %w", pl.Pipe.Name, err)
+		}
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // term is what a search compares: some bits of a word. Words hold nothing beyond their field's width.
@@ -127,7 +128,7 @@ type treeNode struct {
 	term    term   // atLeast
 	value   uint32 // atLeast: is the term this or more?  present: has the packet all these bits?
 	yes, no int32
-	items   []item // leaf: what is left to ask of each, in order; none: a miss
+	items   []item // leaf: what is left to ask of each, in order; then it goes on with no; 0: a miss
 	size    int    // slots of the node and all below it, at most
 }
 
@@ -141,9 +142,13 @@ const (
 
 const (
 	treeLeaf  = 3  // items that are compared one by one rather than cut
+	treeChain = 24 // items of a leaf; others are in leaves behind it
 	treeCuts  = 16 // places of a term that are tried
-	treeGrows = 16 // times that an item may stand in the tree, in the mean
+	treeSlots = flowtable.TextsSlots / 3
 )
+
+// treeGrows are how many times an item may stand in the tree in the mean, before it is compared with others one by one.
+var treeGrows = [...]int{16, 4, 1}
 
 // treeBuilder makes a tree: a list of items is cut in two by one question, each half keeping what can still match there.
 type treeBuilder struct {
@@ -153,10 +158,16 @@ type treeBuilder struct {
 	steps  int
 }
 
-// newTree makes the search of items.
+// newTree makes the search of items: the fastest one that is not too large, or the smallest.
 func newTree(items []item) *tree {
-	b := &treeBuilder{tree: &tree{}, budget: max(4096, treeGrows*len(items))}
-	b.build(items, map[term][2]uint32{}, 0)
+	var b *treeBuilder
+	for _, grows := range treeGrows {
+		b = &treeBuilder{tree: &tree{}, budget: max(4096/len(treeGrows), grows*len(items))}
+		b.build(items, map[term][2]uint32{}, 0)
+		if b.tree.nodes[0].size <= treeSlots {
+			break
+		}
+	}
 	b.tree.depth = float64(b.steps) / float64(max(1, b.leaves))
 	return b.tree
 }
@@ -191,15 +202,35 @@ func (b *treeBuilder) build(items []item, region map[term][2]uint32, depth int) 
 		n.no = b.half(items, region, cut, [2]uint32{within[0], value - 1}, depth+1)
 		n.yes = b.half(items, region, cut, [2]uint32{value, within[1]}, depth+1)
 	default:
-		n.items = items
-		b.budget -= len(items)
+		n.items = items[:min(len(items), treeChain)]
+		b.budget -= len(n.items)
 		b.leaves++
 		b.steps += depth + leafSteps(items)
+		if len(items) > treeChain {
+			n.no = b.chain(items[treeChain:])
+		}
 	}
 	n.size = n.slots()
-	if n.kind != nodeLeaf {
-		n.size += b.tree.nodes[n.yes].size + b.tree.nodes[n.no].size
+	for _, next := range [2]int32{n.yes, n.no} {
+		if next != 0 {
+			n.size += b.tree.nodes[next].size
+		}
 	}
+	b.tree.nodes[id] = n
+	return id
+}
+
+// chain adds leaves for items that are compared one by one.
+func (b *treeBuilder) chain(items []item) int32 {
+	id := int32(len(b.tree.nodes))
+	n := treeNode{items: items[:min(len(items), treeChain)]}
+	b.tree.nodes = append(b.tree.nodes, n)
+	n.size = n.slots()
+	if len(items) > treeChain {
+		n.no = b.chain(items[treeChain:])
+		n.size += b.tree.nodes[n.no].size
+	}
+	b.budget -= len(n.items)
 	b.tree.nodes[id] = n
 	return id
 }
@@ -314,7 +345,9 @@ func (t *tree) find(f *bpf.PipesPipeFields) int {
 					return n.items[i].entry
 				}
 			}
-			return -1
+			if n.no == 0 {
+				return -1
+			}
 		case nodeAtLeast:
 			yes = n.term.of(f) >= n.value
 		case nodePresent:

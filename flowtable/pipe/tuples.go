@@ -119,7 +119,7 @@ func (c *compiler) tuples(pl *Planned, records []bpf.PipesPipeEntry) error {
 	return nil
 }
 
-// costTuples is about what the pipe takes as tables.
+// costTuples is about what the pipe takes as tables; math.MaxFloat64 if there would be none.
 func (p *Pipe) costTuples() float64 {
 	sizes := map[string]int{}
 	for _, e := range p.Entries {
@@ -133,6 +133,9 @@ func (p *Pipe) costTuples() float64 {
 			cost += costExact(n)
 			rest -= n
 		}
+	}
+	if rest == len(p.Entries) {
+		return math.MaxFloat64
 	}
 	if rest > 0 {
 		cost += costRecord + 1.6*costStep*math.Log2(float64(1+rest))
