@@ -211,7 +211,7 @@ type Mirror struct {
 // Raw is 32 bits of the packet, read as a big-endian number.
 type Raw struct {
 	Name   string
-	Base   string // "l2", "l3", "l4", "payload": behind the TCP, UDP or ESP header
+	Base   string // "l2", "l3", "l4", "payload": behind the header of TCP, UDP, ICMP or ESP
 	Offset int    // bytes, up to 255
 	Pos    Pos
 }

@@ -194,7 +194,7 @@ var wrong = map[string]string{
 	head + "meters: {m: {type: rfc2697, cir: 1bit, cbs: 1KB}}\n":                                                            `"1" is no number of bit (it comes to a whole number of bytes or packets)`,
 	head + "meters: {m: {type: rfc2697, cir: 1pps, cbs: much}}\n":                                                           `"much" is no size (as in 64KB, 1MiB or 65536)`,
 	head + "pipes: [{name: a, match: [ip.tll]}]\n":                                                                          `p.yaml:5:27: unknown field "ip.tll" (did you mean "ip.ttl"?)`,
-	head + "pipes: [{name: a, match: [payload]}]\n":                                                                         "unknown field \"payload\" (`softdpu pipeline fields` lists them)",
+	head + "pipes: [{name: a, match: [payload]}]\n":                                                                         "unknown field \"payload\" (docs/pipes.md lists them)",
 	head + "pipes: [{name: a, match: [ip.ttl/x]}]\n":                                                                        `"x" is no mask (as in 0xf0)`,
 	head + "pipes: [{name: a, match: [ip.version/1]}]\n":                                                                    `ip.version has no mask (it is one of: 4, 6, none)`,
 	head + "pipes: [{name: a, match: [ipv4.src/33]}]\n":                                                                     `/33 is longer than the address (it is 0 to 32)`,

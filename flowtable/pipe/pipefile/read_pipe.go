@@ -48,7 +48,7 @@ func (r *reader) pipe(n *firewall.Node) *pipe.Pipe {
 func (r *reader) field(at mistake.Pos, name string) *pipe.Field {
 	f := r.pipeline.Field(name)
 	if f == nil {
-		r.Fail(firewall.Unknown(at, "field", name, r.pipeline.FieldNames(), "`softdpu pipeline fields` lists them"))
+		r.Fail(firewall.Unknown(at, "field", name, r.pipeline.FieldNames(), "docs/pipes.md lists them"))
 	}
 	return f
 }

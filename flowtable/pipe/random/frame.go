@@ -149,7 +149,7 @@ func (d *draft) write() written {
 		return w
 	}
 	w.l4 = at
-	if d.proto == protoTCP || d.proto == protoUDP || d.proto == protoESP {
+	if len(header) > 0 {
 		w.payload = at + len(header)
 	}
 	d.checksum(w.frame[at:])
