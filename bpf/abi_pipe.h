@@ -116,7 +116,8 @@ enum pipe_limit {
 	PIPE_GROUPS = 64, /* of ports */
 	PIPE_BUCKET = 8, /* slots */
 	PIPE_TRIES = 1024, /* tables of prefixes without an exact part */
-	PIPE_ADDRESS = 4, /* word of a key at which the address stands whose longest prefix is sought */
+	PIPE_ADDRESS =
+		4, /* word of a key at which the address stands whose longest prefix is sought */
 };
 
 /* Where a raw field begins. */
@@ -190,7 +191,8 @@ struct pipe_meter {
 	__u32 flags;
 	__u64 rate[2]; /* CIR; PIR (2698), EIR (4115), unused (2697) */
 	__u64 size[2]; /* CBS; PBS (2698), EBS (4115, 2697) */
-	__u64 fill[2]; /* ns after which a bucket is full whatever was in it; of 2697 the first: both */
+	__u64 fill
+		[2]; /* ns after which a bucket is full whatever was in it; of 2697 the first: both */
 };
 
 /* What a packet is to a pipeline. */

@@ -11,11 +11,11 @@ import (
 	"github.com/softdpu/softdpu/bpf"
 )
 
-// XDP finds what Go finds, for keys of every length.
+// XDP finds what Go finds, for keys of odd and even lengths.
 func TestTableInKernel(t *testing.T) {
 	const size, probes = 3000, 4096
 	rnd := rand.New(rand.NewPCG(7, 7))
-	for words := uint32(1); words <= uint32(MaxKey); words++ {
+	for _, words := range []uint32{1, 2, 3, 5, 8, uint32(MaxKey)} {
 		s := sizesFor(size, words, probes)
 		k := loadTables(t, s)
 		table, err := NewTable(k.config(&s, size))
