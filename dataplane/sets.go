@@ -26,14 +26,13 @@ func pipeMemory(pipes []pipe, maps map[string]*ebpf.MapSpec) (map[string]*ebpf.M
 	}
 	made := map[string]*ebpf.Map{}
 	for name, fill := range map[string]func(*ebpf.MapSpec) (*ebpf.Map, error){
-		bpf.XDPMapSetNodes4:     func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set4) },
-		bpf.XDPMapSetNodes6:     func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set6) },
-		bpf.XDPMapForestNodes:   func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Nodes) },
-		bpf.XDPMapForestRules4:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules4) },
-		bpf.XDPMapForestRules6:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules6) },
-		bpf.XDPMapForestEntries: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Entries) },
-		bpf.XDPMapForestChecks:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Checks) },
-		bpf.XDPMapForestRoots:   func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, banks) },
+		bpf.XDPMapSetNodes4:    func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set4) },
+		bpf.XDPMapSetNodes6:    func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, set6) },
+		bpf.XDPMapForestNodes:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Nodes) },
+		bpf.XDPMapForestRules4: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules4) },
+		bpf.XDPMapForestRules6: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Rules6) },
+		bpf.XDPMapForestChecks: func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, forest.Checks) },
+		bpf.XDPMapForestRoots:  func(spec *ebpf.MapSpec) (*ebpf.Map, error) { return filled(spec, banks) },
 	} {
 		m, err := fill(maps[name])
 		if err != nil {
