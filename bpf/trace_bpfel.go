@@ -24,7 +24,6 @@ const (
 	TraceMapFlows4          = "flows4"
 	TraceMapFlows6          = "flows6"
 	TraceMapForestChecks    = "forest_checks"
-	TraceMapForestEntries   = "forest_entries"
 	TraceMapForestNodes     = "forest_nodes"
 	TraceMapForestRoots     = "forest_roots"
 	TraceMapForestRules4    = "forest_rules4"
@@ -149,7 +148,6 @@ type TraceMapSpecs struct {
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
@@ -248,7 +246,6 @@ type TraceMaps struct {
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
@@ -301,7 +298,6 @@ func (m *TraceMaps) Close() error {
 		m.Flows4,
 		m.Flows6,
 		m.ForestChecks,
-		m.ForestEntries,
 		m.ForestNodes,
 		m.ForestRoots,
 		m.ForestRules4,

@@ -75,7 +75,7 @@ type aclSet struct {
 	first, nodes uint32
 }
 
-// CompileACL compiles entries, first match first. It copies what it needs of them. An error names
+// CompileACL compiles entries, first match first. They must not be changed afterwards: Revise compares others with them. An error names
 // the entry, counted from 0, and what is wrong with it: a range whose end is before its start or of
 // two families, an unknown family.
 func CompileACL(entries []ACLEntry) (*ACL, error) { return CompileACLAfter(entries) }

@@ -145,6 +145,108 @@ func TestReviseAgainstOracle(t *testing.T) {
 	}
 }
 
+// A change that was dropped leaves nothing behind, and one that was made of another than the newest version is refused.
+func TestReviseDrop(t *testing.T) {
+	s := aclSource{rand.New(rand.NewPCG(64, 65))}
+	e := newReviser(t, s.Rand, s.entries(200))
+	used := func() (n [forestArrays]int) {
+		for array := range n {
+			n[array] = e.a.forest.busy[array].count()
+		}
+		return n
+	}
+	before, dropped := used(), 0
+	for range 40 {
+		list := e.edit(func() ACLEntry { return s.entries(1)[0] })
+		next, change, ok := e.a.Revise(list)
+		if ok {
+			if _, _, twice := e.a.Revise(list); twice {
+				t.Fatal("two changes were made of one version")
+			}
+			next.Drop(change)
+			next.Drop(change) // again: nothing
+			dropped++
+		}
+		if now := used(); now != before {
+			t.Fatalf("places in use %v, before %v (made: %v)", now, before, ok)
+		}
+	}
+	if dropped < 30 {
+		t.Fatalf("%d of 40 changes were made", dropped)
+	}
+	keys := make([]bpf.XDPClassifyKey, 500)
+	for i := range keys {
+		keys[i] = s.key(e.entries)
+	}
+	e.revise(t, e.edit(func() ACLEntry { return s.entries(1)[0] }), keys)
+	e.check(t, keys)
+}
+
+// Places that fell out of use come back: those that are taken are those to which searches come.
+func TestReviseGivesBack(t *testing.T) {
+	s := aclSource{rand.New(rand.NewPCG(66, 67))}
+	e := newReviser(t, s.Rand, s.entries(200))
+	for range 60 {
+		e.revise(t, e.edit(func() ACLEntry { return s.entries(1)[0] }), nil)
+		f := e.a.forest
+		marks := f.newMarks()
+		for i := range f.family {
+			for _, root := range slices.Concat(f.family[i].decide, f.family[i].audit) {
+				f.mark(marks, i, root.node)
+			}
+		}
+		for _, array := range []int{forestInNodes, forestInRules4, forestInRules6} {
+			if got, want := f.busy[array].count(), marks[array].count(); got != want {
+				t.Fatalf("array %d: %d places are taken, searches come to %d", array, got, want)
+			}
+		}
+	}
+}
+
+// FuzzRevise reads two lists out of bytes: the one is made of the other, and decides as a scan.
+func FuzzRevise(f *testing.F) {
+	r := rand.New(rand.NewPCG(68, 69))
+	for _, n := range []int{0, 60, 300, 1200} {
+		seed := make([]byte, n)
+		for i := range seed {
+			seed[i] = byte(r.Uint32())
+		}
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := aclBytes(data)
+		entries := make([]ACLEntry, b.next()%40)
+		for i := range entries {
+			entries[i] = b.entry(uint32(i + 1))
+		}
+		if a := newACL(nil); !a.plant(entries) {
+			return
+		}
+		e := newReviser(t, r, entries)
+		list := slices.Clone(entries)
+		for i := range b.next() % 24 {
+			at := int(b.next())
+			switch n := b.next(); {
+			case n&3 == 0 || len(list) == 0:
+				list = slices.Insert(list, at%(len(list)+1), b.entry(uint32(100+i)))
+			case n&3 == 1:
+				list = slices.Delete(list, at%len(list), at%len(list)+1)
+			default:
+				from := at % len(list)
+				moved := list[from]
+				list = slices.Delete(list, from, from+1)
+				list = slices.Insert(list, int(n>>2)%(len(list)+1), moved)
+			}
+		}
+		keys := make([]bpf.XDPClassifyKey, 64)
+		for i := range keys {
+			keys[i] = b.key(list)
+		}
+		e.revise(t, list, keys)
+		e.check(t, keys)
+	})
+}
+
 // The same with sets as large as they come, and what a search in them costs after many changes.
 func TestReviseClassBench(t *testing.T) {
 	for _, kind := range []string{"acl1", "fw1", "ipc1"} {
@@ -177,8 +279,7 @@ func TestReviseClassBench(t *testing.T) {
 				keys[i] = classBenchKey(r, e.entries)
 			}
 			e.check(t, keys[:2000])
-			now, anew := plantACL(t, e.entries), plantACL(t, e.entries)
-			now = e.a
+			now, anew := e.a, plantACL(t, e.entries)
 			trees, cuts, rules := now.forest.steps(now, keys)
 			trees0, cuts0, rules0 := anew.forest.steps(anew, keys)
 			t.Logf("trees %.2f, cuts %.2f, rules %.2f; compiled anew %.2f, %.2f, %.2f", trees, cuts, rules, trees0, cuts0, rules0)
