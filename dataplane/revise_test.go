@@ -280,10 +280,8 @@ func TestReviseNeedsAProgram(t *testing.T) {
 		with  func(g *Generation)
 	}{
 		{"with a MAC", false, func(g *Generation) { g.MACs = map[[6]byte]uint16{{2, 0, 0, 0, 0, 9}: 1} }},
-		{"that clamps", false, func(g *Generation) { g.ClampMSS = true }},
 		{"with workers", true, func(g *Generation) { g.Workers = true }},
 		{"with a rule that wants a worker", false, func(g *Generation) { g.Works = map[uint32]RuleWork{3: {Stages: bpf.StageForward}} }},
-		{"with stages for all", false, func(g *Generation) { g.ForceStages = bpf.StageForward }},
 		{"that translates", false, func(g *Generation) {
 			g.NAT, g.NATNames = &flowtable.NAT{Rules: []bpf.XDPNatRule{{}}}, []string{""}
 		}},
@@ -441,7 +439,7 @@ func TestReviseUnderLoad(t *testing.T) {
 		}
 		return nil
 	}
-	rounds := edits(40, 1000)
+	rounds := edits(25, 1000)
 	load(rounds, func() {
 		if err := c.Read(look); err != nil {
 			t.Fatal(err)

@@ -217,7 +217,7 @@ func TestLabSingleEdits(t *testing.T) {
 	defer func() { cancel(); wg.Wait() }()
 
 	probe := newEditProbe(t, l)
-	times, inPlace, kills := sized(14, 100), 0, 0
+	times, inPlace, kills := sized(9, 100), 0, 0
 	for n := range times {
 		now := verdicts(rules)
 		var what string
@@ -256,7 +256,7 @@ func TestLabSingleEdits(t *testing.T) {
 
 		rewrite(next)
 		program := idInForce(t, gw)
-		killed := n%13 == 6
+		killed := n%13 == 3
 		if killed {
 			kills++
 			ended := make(chan struct{})
@@ -310,7 +310,7 @@ func TestLabSingleEdits(t *testing.T) {
 			socket.Close()
 		}
 		rules = next
-		if n%13 == 12 {
+		if n%13 == 6 {
 			p.kill()
 			p = startProcess(t, gw, binary, c)
 			p.ready(t)
