@@ -451,7 +451,7 @@ func TestReviseUnderLoad(t *testing.T) {
 	if err := c.Drain(look); err != nil {
 		t.Fatal(err)
 	}
-	if seen < 100*rounds || len(epochs) < rounds {
+	if seen < 100*rounds || len(epochs) < rounds*3/4 {
 		t.Errorf("%d packets were seen, under %d policies", seen, len(epochs))
 	}
 
