@@ -18,6 +18,7 @@ enum forest_limit {
 	FOREST_LEAF = 64, /* most rules of a leaf */
 	FOREST_CHECKS = 6, /* most of an entry */
 	FOREST_AUDITS = 64, /* the same of the tree of audit entries */
+	FOREST_ENTRIES = 4, /* struct forest_entry in the place of a struct forest_rule4 */
 	FOREST_BANKS = 8, /* of roots; a power of two */
 	FOREST_ROOTS = 128, /* most of all pipes of a program */
 };
@@ -48,11 +49,17 @@ struct forest_ports {
 };
 
 struct forest_who {
-	__u32 entry; /* its place among them, ascending in their order, with places between that are free */
+	__u32 entry; /* its number, not 0, ascending in the entries' order; not all numbers are used */
 	__u8 proto;
 	__u8 from;
 	__u8 to;
 	__u8 flags; /* FOREST_EXACT_*, FOREST_CHECKED */
+};
+
+/* What an entry answers. Behind the rules of a leaf of IPv4 stand those of each, in as many places of rules as it takes. */
+struct forest_entry {
+	__u32 verdict;
+	__u32 check; /* the first, of one that is checked */
 };
 
 struct forest_rule4 {
@@ -71,7 +78,8 @@ struct forest_rule6 {
 	struct forest_prefix src, dst;
 	struct forest_ports ports;
 	struct forest_who who;
-	__u64 pad[6]; /* two cache lines */
+	struct forest_entry entry;
+	__u64 pad[5]; /* two cache lines */
 };
 
 /* Where the search of a tree begins. */
@@ -83,11 +91,6 @@ struct forest_root {
 
 struct forest_bank {
 	struct forest_root roots[FOREST_ROOTS];
-};
-
-struct forest_entry {
-	__u32 verdict;
-	__u32 check; /* the first, of one that is checked */
 };
 
 /* A field must be in a large set as well. */

@@ -35,12 +35,12 @@ static __always_inline __u64 outside_who(const struct classify_key *key, const s
 }
 
 /* Whether everything else that an entry asks holds. */
-static __always_inline bool checked(struct classify_key *key, __u32 entry, bool six)
+static __always_inline bool checked(struct classify_key *key, const struct forest_entry *e,
+				    bool six)
 {
-	struct forest_entry *e = bpf_map_lookup_elem(&forest_entries, &entry);
-	__u32 at = e ? e->check : 0;
+	__u32 at = e->check;
 
-	for (int i = 0; e && i < FOREST_CHECKS; i++, at++) {
+	for (int i = 0; i < FOREST_CHECKS; i++, at++) {
 		struct forest_check *c = bpf_map_lookup_elem(&forest_checks, &at);
 		__u32 inside;
 
@@ -58,23 +58,24 @@ static __always_inline bool checked(struct classify_key *key, __u32 entry, bool 
 	return false;
 }
 
-static __always_inline __u32 verdict_of(__u32 entry)
+/* What entry number i of a leaf of IPv4 answers: it stands behind the rules. */
+static __always_inline struct forest_entry *entry4(__u32 end, __u32 i)
 {
-	struct forest_entry *e = bpf_map_lookup_elem(&forest_entries, &entry);
+	__u32 at = end + i / FOREST_ENTRIES;
+	struct forest_entry *e = bpf_map_lookup_elem(&forest_rules4, &at);
 
-	return e ? e->verdict : 0;
+	return e ? e + i % FOREST_ENTRIES : NULL;
 }
 
-/* Whether a key is in a rule of IPv4, and in what its entry asks beside. */
-static __always_inline bool matches4(struct classify_key *key, const struct forest_rule4 *r)
+/* Whether a key is in a rule of IPv4. */
+static __always_inline bool in4(const struct classify_key *key, const struct forest_rule4 *r)
 {
 	__u64 bad = outside(key->src_lo, r->src, r->src_span) |
 		    outside(key->dst_lo, r->dst, r->dst_span) | outside_ports(key, &r->ports) |
 		    outside_who(key, &r->who);
 
 	opaque(bad);
-	return (__s64)bad >= 0 &&
-	       (!(r->who.flags & FOREST_CHECKED) || checked(key, r->who.entry, false));
+	return (__s64)bad >= 0;
 }
 
 static __always_inline __u64 outside6(__u64 hi, __u64 lo, const struct forest_prefix *p)
@@ -82,6 +83,7 @@ static __always_inline __u64 outside6(__u64 hi, __u64 lo, const struct forest_pr
 	return ((hi ^ p->hi) & p->hi_mask) | ((lo ^ p->lo) & p->lo_mask);
 }
 
+/* Whether a key is in a rule of IPv6, and in what its entry asks beside. */
 static __always_inline bool matches6(struct classify_key *key, const struct forest_rule6 *r)
 {
 	__u64 bad = outside6(key->src_hi, key->src_lo, &r->src) |
@@ -93,26 +95,35 @@ static __always_inline bool matches6(struct classify_key *key, const struct fore
 	bad = outside_ports(key, &r->ports) | outside_who(key, &r->who);
 	opaque(bad);
 	return (__s64)bad >= 0 &&
-	       (!(r->who.flags & FOREST_CHECKED) || checked(key, r->who.entry, true));
+	       (!(r->who.flags & FOREST_CHECKED) || checked(key, &r->entry, true));
 }
 
-/* The first entry below `best` that matches, of those whose rules stand from rule `at` to before rule `end`:
- * a leaf. `best` if there is none. */
-__noinline __u32 forest_leaf4(struct classify_key *key, __u32 at, __u32 end, __u32 best)
+/* The first entry below `best` that matches, of those whose rules stand from rule `at` to before rule `end`: a
+ * leaf. Its number, and its verdict in the lower half; 0 if there is none. */
+__noinline __u64 forest_leaf4(struct classify_key *key, __u32 at, __u32 end, __u32 best)
 {
-	for (int i = 0; key && i < FOREST_LEAF && at < end; i++, at++) {
+	__u32 first = at;
+
+	opaque(first); /* or this is counted beside, in the place of what ends the loop */
+	for (__u64 i = 0; key && i < FOREST_LEAF && at < end; i++, at++) {
 		struct forest_rule4 *r = bpf_map_lookup_elem(&forest_rules4, &at);
+		struct forest_entry *e;
 
 		reread();
 		if (!r || r->who.entry >= best)
 			break;
-		if (matches4(key, r))
-			return r->who.entry;
+		if (!in4(key, r))
+			continue;
+		e = entry4(end, at - first);
+		if (!e)
+			break;
+		if (!(r->who.flags & FOREST_CHECKED) || checked(key, e, false))
+			return (__u64)r->who.entry << 32 | e->verdict;
 	}
-	return best;
+	return 0;
 }
 
-__noinline __u32 forest_leaf6(struct classify_key *key, __u32 at, __u32 end, __u32 best)
+__noinline __u64 forest_leaf6(struct classify_key *key, __u32 at, __u32 end, __u32 best)
 {
 	for (int i = 0; key && i < FOREST_LEAF && at < end; i++, at++) {
 		struct forest_rule6 *r = bpf_map_lookup_elem(&forest_rules6, &at);
@@ -121,23 +132,32 @@ __noinline __u32 forest_leaf6(struct classify_key *key, __u32 at, __u32 end, __u
 		if (!r || r->who.entry >= best)
 			break;
 		if (matches6(key, r))
-			return r->who.entry;
+			return (__u64)r->who.entry << 32 | r->entry.verdict;
 	}
-	return best;
+	return 0;
 }
 
 /* Reports a packet to the audit entries below `decided` that it matches, of those whose rules stand from rule
  * `at` to before rule `end`. */
 __noinline __u32 forest_report4(struct classify_key *key, __u32 at, __u32 end, __u32 decided)
 {
-	for (int i = 0; key && i < FOREST_AUDITS && at < end; i++, at++) {
+	__u32 first = at;
+
+	opaque(first); /* or this is counted beside, in the place of what ends the loop */
+	for (__u64 i = 0; key && i < FOREST_AUDITS && at < end; i++, at++) {
 		struct forest_rule4 *r = bpf_map_lookup_elem(&forest_rules4, &at);
+		struct forest_entry *e;
 
 		reread();
 		if (!r || r->who.entry >= decided)
 			break;
-		if (matches4(key, r))
-			audit(key, verdict_of(r->who.entry));
+		if (!in4(key, r))
+			continue;
+		e = entry4(end, at - first);
+		if (!e)
+			break;
+		if (!(r->who.flags & FOREST_CHECKED) || checked(key, e, false))
+			audit(key, e->verdict);
 	}
 	return 0;
 }
@@ -151,7 +171,7 @@ __noinline __u32 forest_report6(struct classify_key *key, __u32 at, __u32 end, _
 		if (!r || r->who.entry >= decided)
 			break;
 		if (matches6(key, r))
-			audit(key, verdict_of(r->who.entry));
+			audit(key, r->entry.verdict);
 	}
 	return 0;
 }

@@ -262,14 +262,6 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1); /* set at load */
 	__type(key, __u32);
-	__type(value, struct forest_entry);
-} forest_entries SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
 	__type(value, struct forest_check);
 } forest_checks SEC(".maps");
 

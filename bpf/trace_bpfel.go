@@ -23,7 +23,6 @@ const (
 	TraceMapFlows4          = "flows4"
 	TraceMapFlows6          = "flows6"
 	TraceMapForestChecks    = "forest_checks"
-	TraceMapForestEntries   = "forest_entries"
 	TraceMapForestNodes     = "forest_nodes"
 	TraceMapForestRoots     = "forest_roots"
 	TraceMapForestRules4    = "forest_rules4"
@@ -147,7 +146,6 @@ type TraceMapSpecs struct {
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
@@ -245,7 +243,6 @@ type TraceMaps struct {
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
@@ -297,7 +294,6 @@ func (m *TraceMaps) Close() error {
 		m.Flows4,
 		m.Flows6,
 		m.ForestChecks,
-		m.ForestEntries,
 		m.ForestNodes,
 		m.ForestRoots,
 		m.ForestRules4,

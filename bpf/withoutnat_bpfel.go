@@ -23,7 +23,6 @@ const (
 	WithoutNATMapFlows4            = "flows4"
 	WithoutNATMapFlows6            = "flows6"
 	WithoutNATMapForestChecks      = "forest_checks"
-	WithoutNATMapForestEntries     = "forest_entries"
 	WithoutNATMapForestNodes       = "forest_nodes"
 	WithoutNATMapForestRoots       = "forest_roots"
 	WithoutNATMapForestRules4      = "forest_rules4"
@@ -87,6 +86,7 @@ const (
 	WithoutNATVarExportEvent       = "export_event"
 	WithoutNATVarExportEventKind   = "export_event_kind"
 	WithoutNATVarExportFlowState   = "export_flow_state"
+	WithoutNATVarExportForestEntry = "export_forest_entry"
 	WithoutNATVarExportForestFlag  = "export_forest_flag"
 	WithoutNATVarExportForestLimit = "export_forest_limit"
 	WithoutNATVarExportForestNode  = "export_forest_node"
@@ -194,7 +194,6 @@ type WithoutNATMapSpecs struct {
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
@@ -257,6 +256,7 @@ type WithoutNATVariableSpecs struct {
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportForestEntry *ebpf.VariableSpec `ebpf:"export_forest_entry"`
 	ExportForestFlag  *ebpf.VariableSpec `ebpf:"export_forest_flag"`
 	ExportForestLimit *ebpf.VariableSpec `ebpf:"export_forest_limit"`
 	ExportForestNode  *ebpf.VariableSpec `ebpf:"export_forest_node"`
@@ -329,7 +329,6 @@ type WithoutNATMaps struct {
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
@@ -385,7 +384,6 @@ func (m *WithoutNATMaps) Close() error {
 		m.Flows4,
 		m.Flows6,
 		m.ForestChecks,
-		m.ForestEntries,
 		m.ForestNodes,
 		m.ForestRoots,
 		m.ForestRules4,
@@ -449,6 +447,7 @@ type WithoutNATVariables struct {
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportForestEntry *ebpf.Variable `ebpf:"export_forest_entry"`
 	ExportForestFlag  *ebpf.Variable `ebpf:"export_forest_flag"`
 	ExportForestLimit *ebpf.Variable `ebpf:"export_forest_limit"`
 	ExportForestNode  *ebpf.Variable `ebpf:"export_forest_node"`

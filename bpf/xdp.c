@@ -47,6 +47,7 @@ EXPORT(enum, set_field);
 EXPORT(enum, forest_limit);
 EXPORT(enum, forest_node);
 EXPORT(enum, forest_flag);
+EXPORT(struct, forest_entry);
 EXPORT(struct, event);
 EXPORT(struct, classify_key);
 EXPORT(struct, pass_mark);

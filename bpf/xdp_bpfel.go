@@ -267,13 +267,14 @@ const (
 type XDPForestLimit uint32
 
 const (
-	XDPForestLimitFOREST_TREES  XDPForestLimit = 16
-	XDPForestLimitFOREST_DEPTH  XDPForestLimit = 16
-	XDPForestLimitFOREST_LEAF   XDPForestLimit = 64
-	XDPForestLimitFOREST_CHECKS XDPForestLimit = 6
-	XDPForestLimitFOREST_AUDITS XDPForestLimit = 64
-	XDPForestLimitFOREST_BANKS  XDPForestLimit = 8
-	XDPForestLimitFOREST_ROOTS  XDPForestLimit = 128
+	XDPForestLimitFOREST_TREES   XDPForestLimit = 16
+	XDPForestLimitFOREST_DEPTH   XDPForestLimit = 16
+	XDPForestLimitFOREST_LEAF    XDPForestLimit = 64
+	XDPForestLimitFOREST_CHECKS  XDPForestLimit = 6
+	XDPForestLimitFOREST_AUDITS  XDPForestLimit = 64
+	XDPForestLimitFOREST_ENTRIES XDPForestLimit = 4
+	XDPForestLimitFOREST_BANKS   XDPForestLimit = 8
+	XDPForestLimitFOREST_ROOTS   XDPForestLimit = 128
 )
 
 type XDPForestNode uint32
@@ -328,7 +329,8 @@ type XDPForestRule6 struct {
 	Dst   XDPForestPrefix
 	Ports XDPForestPorts
 	Who   XDPForestWho
-	Pad   [6]uint64
+	Entry XDPForestEntry
+	Pad   [5]uint64
 }
 
 type XDPForestWho struct {
@@ -977,7 +979,6 @@ const (
 	XDPMapFlows4            = "flows4"
 	XDPMapFlows6            = "flows6"
 	XDPMapForestChecks      = "forest_checks"
-	XDPMapForestEntries     = "forest_entries"
 	XDPMapForestNodes       = "forest_nodes"
 	XDPMapForestRoots       = "forest_roots"
 	XDPMapForestRules4      = "forest_rules4"
@@ -1041,6 +1042,7 @@ const (
 	XDPVarExportEvent       = "export_event"
 	XDPVarExportEventKind   = "export_event_kind"
 	XDPVarExportFlowState   = "export_flow_state"
+	XDPVarExportForestEntry = "export_forest_entry"
 	XDPVarExportForestFlag  = "export_forest_flag"
 	XDPVarExportForestLimit = "export_forest_limit"
 	XDPVarExportForestNode  = "export_forest_node"
@@ -1148,7 +1150,6 @@ type XDPMapSpecs struct {
 	Flows4        *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	ForestChecks  *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.MapSpec `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.MapSpec `ebpf:"forest_rules4"`
@@ -1211,6 +1212,7 @@ type XDPVariableSpecs struct {
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportEventKind   *ebpf.VariableSpec `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportForestEntry *ebpf.VariableSpec `ebpf:"export_forest_entry"`
 	ExportForestFlag  *ebpf.VariableSpec `ebpf:"export_forest_flag"`
 	ExportForestLimit *ebpf.VariableSpec `ebpf:"export_forest_limit"`
 	ExportForestNode  *ebpf.VariableSpec `ebpf:"export_forest_node"`
@@ -1283,7 +1285,6 @@ type XDPMaps struct {
 	Flows4        *ebpf.Map `ebpf:"flows4"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	ForestChecks  *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes   *ebpf.Map `ebpf:"forest_nodes"`
 	ForestRoots   *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4  *ebpf.Map `ebpf:"forest_rules4"`
@@ -1339,7 +1340,6 @@ func (m *XDPMaps) Close() error {
 		m.Flows4,
 		m.Flows6,
 		m.ForestChecks,
-		m.ForestEntries,
 		m.ForestNodes,
 		m.ForestRoots,
 		m.ForestRules4,
@@ -1403,6 +1403,7 @@ type XDPVariables struct {
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportEventKind   *ebpf.Variable `ebpf:"export_event_kind"`
 	ExportFlowState   *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportForestEntry *ebpf.Variable `ebpf:"export_forest_entry"`
 	ExportForestFlag  *ebpf.Variable `ebpf:"export_forest_flag"`
 	ExportForestLimit *ebpf.Variable `ebpf:"export_forest_limit"`
 	ExportForestNode  *ebpf.Variable `ebpf:"export_forest_node"`

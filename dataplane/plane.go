@@ -103,7 +103,7 @@ var needs = struct {
 var perGeneration = map[string]bool{
 	bpf.XDPMapMacs: true, bpf.XDPMapSetNodes4: true, bpf.XDPMapSetNodes6: true, bpf.XDPMapRuleWorks: true, ".rodata": true, ".bss": true, editionMap: true,
 	bpf.XDPMapForestNodes: true, bpf.XDPMapForestRules4: true, bpf.XDPMapForestRules6: true,
-	bpf.XDPMapForestEntries: true, bpf.XDPMapForestChecks: true, bpf.XDPMapForestRoots: true,
+	bpf.XDPMapForestChecks: true, bpf.XDPMapForestRoots: true,
 	bpf.XDPMapNatRules: true, bpf.XDPMapNatBuckets: true, bpf.XDPMapNatServers: true, bpf.XDPMapNatPorts: true, bpf.XDPMapNatCounters: true,
 	bpf.XDPMapTaps: true, bpf.XDPMapTapBuffers: true, bpf.XDPMapTapCounters: true,
 }

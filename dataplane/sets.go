@@ -35,15 +35,14 @@ func newPipeTables(pipes []pipe, specs map[string]*ebpf.MapSpec) (*pipeTables, e
 		}
 	}
 	t := &pipeTables{maps: make(map[string]*ebpf.Map)}
-	var errs [8]error
+	var errs [7]error
 	t.set4, errs[0] = filled(t, specs[bpf.XDPMapSetNodes4], set4)
 	t.set6, errs[1] = filled(t, specs[bpf.XDPMapSetNodes6], set6)
 	t.forest.Nodes, errs[2] = filled(t, specs[bpf.XDPMapForestNodes], forest.Nodes)
 	t.forest.Rules4, errs[3] = filled(t, specs[bpf.XDPMapForestRules4], forest.Rules4)
 	t.forest.Rules6, errs[4] = filled(t, specs[bpf.XDPMapForestRules6], forest.Rules6)
-	t.forest.Entries, errs[5] = filled(t, specs[bpf.XDPMapForestEntries], forest.Entries)
-	t.forest.Checks, errs[6] = filled(t, specs[bpf.XDPMapForestChecks], forest.Checks)
-	t.banks, errs[7] = filled(t, specs[bpf.XDPMapForestRoots], make([]bpf.XDPForestBank, bpf.XDPForestLimitFOREST_BANKS))
+	t.forest.Checks, errs[5] = filled(t, specs[bpf.XDPMapForestChecks], forest.Checks)
+	t.banks, errs[6] = filled(t, specs[bpf.XDPMapForestRoots], make([]bpf.XDPForestBank, bpf.XDPForestLimitFOREST_BANKS))
 	if err := errors.Join(errs[:]...); err != nil {
 		t.close()
 		return nil, err

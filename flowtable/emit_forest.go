@@ -16,7 +16,7 @@ var forestFunctions = [2]struct{ leaf, report string }{
 
 // Registers of a forest's search, beside emitKey. All survive calls.
 const (
-	emitBest = asm.R6 // the first entry that matched so far; all ones: none
+	emitBest = asm.R6 // the first entry that matched so far, in the upper half, and its verdict; all ones and 0: none
 	emitNode = asm.R7
 	emitDown = asm.R8 // cuts that may follow
 )
@@ -35,7 +35,7 @@ func (e *emitter) forest() (asm.Instructions, error) {
 	families := [2]emitLabel{f.label(), f.label()}
 	f.add(asm.Mov.Reg(emitKey, asm.R1))
 	f.jumpImm(asm.JEq, emitKey, 0, asm.R0, miss)
-	f.add(asm.LoadMem(asm.R0, emitKey, emitFamilyOffset, asm.Byte), asm.Mov.Imm32(emitBest, -1))
+	f.add(asm.LoadMem(asm.R0, emitKey, emitFamilyOffset, asm.Byte), asm.LoadImm(emitBest, -1<<32, asm.DWord))
 	for i, l := range families {
 		f.jump(emitImm32(asm.JEq, asm.R0, uint64(forestFamilies[i])), l)
 	}
@@ -56,12 +56,14 @@ func (e *emitter) forest() (asm.Instructions, error) {
 			f.add(
 				asm.LoadMem(asm.R1, asm.RFP, emitBank, asm.DWord),
 				asm.LoadMem(asm.R2, asm.R1, root+int16(unsafe.Offsetof(bpf.XDPForestRoot{}.Lowest)), asm.Word),
+				asm.Mov.Reg(asm.R3, emitBest), asm.RSh.Imm(asm.R3, 32),
 			)
-			f.jump(asm.Instruction{OpCode: asm.OpCode(asm.Jump32Class).SetJumpOp(asm.JLE).SetSource(asm.RegSource), Dst: emitBest, Src: asm.R2}, decided)
+			f.jumpReg(asm.JLE, asm.R3, asm.R2, decided)
 			next := f.label()
 			f.descend(root, next)
 			f.atLeaf(forestFunctions[i].leaf, next)
-			f.add(asm.Mov.Reg32(emitBest, asm.R0))
+			f.jumpImm(asm.JEq, asm.R0, 0, asm.R0, next)
+			f.add(asm.Mov.Reg(emitBest, asm.R0))
 			f.place(next)
 			root += int16(unsafe.Sizeof(bpf.XDPForestRoot{}))
 		}
@@ -77,9 +79,7 @@ func (e *emitter) forest() (asm.Instructions, error) {
 		f.goTo(done)
 	}
 	f.place(done)
-	f.add(asm.StoreMem(asm.RFP, emitNumber, emitBest, asm.Word))
-	f.lookUp(bpf.XDPMapForestEntries, miss)
-	f.add(asm.LoadMem(asm.R0, asm.R0, int16(unsafe.Offsetof(bpf.XDPForestEntry{}.Verdict)), asm.Word), asm.Return())
+	f.add(asm.Mov.Reg32(asm.R0, emitBest), asm.Return())
 	return e.account(f)
 }
 
@@ -136,7 +136,7 @@ func (f *emitFunc) atLeaf(function string, empty emitLabel) {
 	f.jumpImm(asm.JEq, asm.R3, 0, asm.R0, empty)
 	f.add(
 		asm.Mov.Reg(asm.R1, emitKey), asm.Mov.Reg32(asm.R2, emitNode),
-		asm.Add.Reg32(asm.R3, asm.R2), asm.Mov.Reg32(asm.R4, emitBest),
+		asm.Add.Reg32(asm.R3, asm.R2), asm.Mov.Reg(asm.R4, emitBest), asm.RSh.Imm(asm.R4, 32),
 	)
 	f.call(function)
 }

@@ -214,8 +214,8 @@ func kernelMaps(tb testing.TB, insns asm.Instructions, pipes ...*ACL) {
 		bpf.XDPMapSetNodes4: kernelNodes(tb, bpf.XDPMapSetNodes4, set4), bpf.XDPMapSetNodes6: kernelNodes(tb, bpf.XDPMapSetNodes6, set6),
 		bpf.XDPMapForestNodes:  kernelNodes(tb, bpf.XDPMapForestNodes, forest.Nodes),
 		bpf.XDPMapForestRules4: kernelNodes(tb, bpf.XDPMapForestRules4, forest.Rules4), bpf.XDPMapForestRules6: kernelNodes(tb, bpf.XDPMapForestRules6, forest.Rules6),
-		bpf.XDPMapForestEntries: kernelNodes(tb, bpf.XDPMapForestEntries, forest.Entries), bpf.XDPMapForestChecks: kernelNodes(tb, bpf.XDPMapForestChecks, forest.Checks),
-		bpf.XDPMapForestRoots: kernelNodes(tb, bpf.XDPMapForestRoots, []bpf.XDPForestBank{bank}),
+		bpf.XDPMapForestChecks: kernelNodes(tb, bpf.XDPMapForestChecks, forest.Checks),
+		bpf.XDPMapForestRoots:  kernelNodes(tb, bpf.XDPMapForestRoots, []bpf.XDPForestBank{bank}),
 	}
 	for i := range insns {
 		if m := maps[insns[i].Reference()]; m != nil && insns[i].IsLoadFromMap() {

@@ -16,11 +16,10 @@ const aclCodeSlots = emitMaxSlots / 3
 
 // Forest is the memory of pipes of many entries (abi_forest.h): what the program's maps of these names hold.
 type Forest struct {
-	Nodes   []uint64
-	Rules4  []bpf.XDPForestRule4
-	Rules6  []bpf.XDPForestRule6
-	Entries []bpf.XDPForestEntry
-	Checks  []bpf.XDPForestCheck
+	Nodes  []uint64
+	Rules4 []bpf.XDPForestRule4
+	Rules6 []bpf.XDPForestRule6
+	Checks []bpf.XDPForestCheck
 }
 
 // aclForest is a pipe as decision trees: one version of what stands in an arena.
@@ -33,7 +32,7 @@ type aclForest struct {
 // forestFamily are the trees of one family.
 type forestFamily struct {
 	decide, audit []forestRoot // the first in the order of their first entries
-	places        []uint32     // of each entry of the pipe, in Forest.Entries; forestNowhere: in no tree
+	places        []uint32     // of each entry of the pipe, in the order; forestNowhere: in no tree
 	closed        int          // the entry that takes all that is left; -1: none
 }
 
@@ -41,7 +40,7 @@ type forestFamily struct {
 const forestNowhere = ^uint32(0)
 
 // forestPlace is where memory begins in the maps.
-type forestPlace struct{ nodes, rules4, rules6, entries, checks, roots uint32 }
+type forestPlace struct{ nodes, rules4, rules6, checks, roots uint32 }
 
 // forestRoot is where the search of one tree begins.
 type forestRoot struct {
@@ -99,19 +98,17 @@ func (f *Forest) Append(of Forest) {
 	f.Nodes = append(f.Nodes, of.Nodes...)
 	f.Rules4 = append(f.Rules4, of.Rules4...)
 	f.Rules6 = append(f.Rules6, of.Rules6...)
-	f.Entries = append(f.Entries, of.Entries...)
 	f.Checks = append(f.Checks, of.Checks...)
 }
 
 // end is where the memory of a pipe that follows begins.
 func (f *aclForest) end() forestPlace {
 	e := forestPlace{
-		nodes:   f.base.nodes + uint32(len(f.memory.Nodes)),
-		rules4:  f.base.rules4 + uint32(len(f.memory.Rules4)),
-		rules6:  f.base.rules6 + uint32(len(f.memory.Rules6)),
-		entries: f.base.entries + uint32(len(f.memory.Entries)),
-		checks:  f.base.checks + uint32(len(f.memory.Checks)),
-		roots:   f.base.roots,
+		nodes:  f.base.nodes + uint32(len(f.memory.Nodes)),
+		rules4: f.base.rules4 + uint32(len(f.memory.Rules4)),
+		rules6: f.base.rules6 + uint32(len(f.memory.Rules6)),
+		checks: f.base.checks + uint32(len(f.memory.Checks)),
+		roots:  f.base.roots,
 	}
 	for _, s := range f.slots {
 		e.roots += uint32(s.decide + s.audit)

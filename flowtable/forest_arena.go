@@ -26,7 +26,8 @@ type forestArena struct {
 	newest  *aclForest
 	changes int // entries that came, went or moved since it was compiled
 	busy    [forestArrays]forestBits
-	notes   []forestNote // of each place of Entries
+	order   []bpf.XDPForestEntry // what entries answer, by their places: one more is their number
+	notes   []forestNote         // of the same
 	known   map[forestSetKey]*forestSet
 	placed  map[forestPlaced]*forestSet // those and others, by where they stand
 	seed    maphash.Seed
@@ -38,7 +39,7 @@ const (
 	forestInNodes = iota
 	forestInRules4
 	forestInRules6
-	forestInEntries
+	forestInOrder
 	forestInChecks
 	forestInSet4
 	forestInSet6
@@ -76,9 +77,9 @@ type forestSet struct {
 
 // room makes room for the places of a family's entries, which begin as far apart as forestGap.
 func (f *aclForest) room(at, items int) {
-	first := uint32(len(f.memory.Entries))
+	first := uint32(len(f.order))
 	n := (items+1)*forestGap + items/4 + 256
-	f.memory.Entries = append(f.memory.Entries, make([]bpf.XDPForestEntry, n)...)
+	f.order = append(f.order, make([]bpf.XDPForestEntry, n)...)
 	f.notes = append(f.notes, make([]forestNote, n)...)
 	f.spread[at] = forestExtentRange{first, first + uint32(n)}
 }
@@ -86,11 +87,11 @@ func (f *aclForest) room(at, items int) {
 // settle gives a forest that was compiled room for changes.
 func (f *aclForest) settle(a *ACL) {
 	f.newest = f
-	f.busy[forestInEntries].setTo(0, 0, len(f.memory.Entries))
+	f.busy[forestInOrder].setTo(0, 0, len(f.order))
 	for i := range f.family {
 		for _, place := range f.family[i].places {
 			if place != forestNowhere {
-				f.busy[forestInEntries].set(place, 1)
+				f.busy[forestInOrder].set(place, 1)
 			}
 		}
 	}
@@ -140,7 +141,7 @@ func (f *forestArena) checksOf(place uint32) []bpf.XDPForestCheck {
 	if !f.notes[place].checked() {
 		return nil
 	}
-	at := f.memory.Entries[place].Check - f.base.checks
+	at := f.order[place].Check - f.base.checks
 	end := at + 1
 	for f.memory.Checks[end-1].Last == 0 {
 		end++

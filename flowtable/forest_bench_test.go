@@ -67,9 +67,9 @@ func benchForest(b *testing.B, entries []ACLEntry) {
 			inKernel = append(inKernel, kernel.run(b)-constant.run(b))
 		}
 	}
-	f := a.forest.memory
+	f := &a.forest.busy
 	b.ReportMetric(float64(built.Milliseconds()), "ms/build")
-	b.ReportMetric(float64(8*len(f.Nodes)+32*len(f.Rules4)+8*len(f.Entries))/1e6, "MB")
+	b.ReportMetric(float64(8*f[forestInNodes].count()+32*f[forestInRules4].count())/1e6, "MB")
 	b.ReportMetric(trees, "trees")
 	b.ReportMetric(cuts, "cuts")
 	b.ReportMetric(rules, "rules")
@@ -103,7 +103,7 @@ func (f *aclForest) steps(a *ACL, keys []bpf.XDPClassifyKey) (trees, cuts, rules
 			at, n := f.leaf(&words, node)
 			for rule := at; rule < at+n && f.who(0, rule).Entry < best; rule++ {
 				rules++
-				if f.matches(a, 0, rule, &keys[i]) {
+				if f.matches(a, 0, rule, f.entry(0, at, n, rule-at), &keys[i]) {
 					best = f.who(0, rule).Entry
 				}
 			}

@@ -93,7 +93,7 @@ func (w *forestWriter) enter(it *treeItem, place uint32) {
 		}
 		w.notes[place].trees = forestChecked
 	}
-	w.memory.Entries[place] = entry
+	w.order[place] = entry
 	w.notes[place].context = w.context(it)
 }
 
@@ -105,7 +105,7 @@ func (w *forestWriter) context(it *treeItem) [2]uint16 {
 
 // item adds the boxes of an entry, and returns the dimensions that they leave to checks.
 func (w *forestWriter) item(it *treeItem, place uint32) (checked []int) {
-	number := w.base.entries + place
+	number := forestFirst + place
 	var ranges [treeDims][]aclRange
 	for d, id := range it.sets {
 		ranges[d] = w.ranges(d, id)
@@ -264,7 +264,7 @@ func (b *forestBox) rule4() bpf.XDPForestRule4 {
 }
 
 func (b *forestBox) rule6() bpf.XDPForestRule6 {
-	return bpf.XDPForestRule6{Src: b.prefix(forestSrcHi), Dst: b.prefix(forestDstHi), Ports: b.ports(), Who: b.who()}
+	return bpf.XDPForestRule6{Src: b.prefix(forestSrcHi), Dst: b.prefix(forestDstHi), Ports: b.ports(), Who: b.who()} // Entry: see forestWriter.rules
 }
 
 // prefix returns an IPv6 address, whose pair of fields begins at hi, as value and mask.
@@ -291,6 +291,9 @@ func (f *forestArena) boxOf6(r *bpf.XDPForestRule6) forestBox {
 	return b
 }
 
+// forestFirst is the number of the entry at the first place.
+const forestFirst = 1
+
 // rest sets what a box has beside addresses.
 func (f *forestArena) rest(b *forestBox, p *bpf.XDPForestPorts, w *bpf.XDPForestWho) {
 	b.entry, b.flags = w.Entry, w.Flags
@@ -309,7 +312,7 @@ func (f *forestArena) rest(b *forestBox, p *bpf.XDPForestPorts, w *bpf.XDPForest
 			b.field[e.field] = forestRange{uint64(e.value), uint64(e.value)}
 		}
 	}
-	context := &f.notes[w.Entry-f.base.entries].context
+	context := &f.notes[w.Entry-forestFirst].context
 	b.field[forestContext] = forestRange{uint64(context[0]), uint64(context[1])}
 }
 

@@ -25,7 +25,6 @@ func (c *ForestChange) Write(to Forest, set4 []bpf.XDPSet4Node, set6 []bpf.XDPSe
 	forestWrite(to.Nodes, f.base.nodes, f.memory.Nodes, c.written[forestInNodes])
 	forestWrite(to.Rules4, f.base.rules4, f.memory.Rules4, c.written[forestInRules4])
 	forestWrite(to.Rules6, f.base.rules6, f.memory.Rules6, c.written[forestInRules6])
-	forestWrite(to.Entries, f.base.entries, f.memory.Entries, c.written[forestInEntries])
 	forestWrite(to.Checks, f.base.checks, f.memory.Checks, c.written[forestInChecks])
 	forestWrite(set4, f.base4, f.set4, c.written[forestInSet4])
 	forestWrite(set6, f.base6, f.set6, c.written[forestInSet6])

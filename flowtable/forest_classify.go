@@ -28,7 +28,7 @@ func (f *aclForest) classify(a *ACL, k *bpf.XDPClassifyKey, audit func(rule uint
 		return 0
 	}
 	words := newForestKey(k)
-	best := ^uint32(0)
+	best, verdict := forestNowhere, uint32(0)
 	trees := &f.family[family]
 	for i := range trees.decide {
 		root := &trees.decide[i]
@@ -36,13 +36,13 @@ func (f *aclForest) classify(a *ACL, k *bpf.XDPClassifyKey, audit func(rule uint
 			break
 		}
 		at, n := f.leaf(&words, root.node)
-		for rule := at; rule < at+n; rule++ {
-			who := f.who(family, rule)
+		for i := range n {
+			who := f.who(family, at+i)
 			if who.Entry >= best {
 				break
 			}
-			if f.matches(a, family, rule, k) {
-				best = who.Entry
+			if e := f.entry(family, at, n, i); f.matches(a, family, at+i, e, k) {
+				best, verdict = who.Entry, e.Verdict
 				break
 			}
 		}
@@ -50,17 +50,22 @@ func (f *aclForest) classify(a *ACL, k *bpf.XDPClassifyKey, audit func(rule uint
 	if audit != nil {
 		for i := range trees.audit {
 			at, n := f.leaf(&words, trees.audit[i].node)
-			for rule := at; rule < at+n && f.who(family, rule).Entry < best; rule++ {
-				if f.matches(a, family, rule, k) {
-					audit(f.memory.Entries[f.who(family, rule).Entry-f.base.entries].Verdict & aclRuleMask)
+			for i := uint32(0); i < n && f.who(family, at+i).Entry < best; i++ {
+				if e := f.entry(family, at, n, i); f.matches(a, family, at+i, e, k) {
+					audit(e.Verdict & aclRuleMask)
 				}
 			}
 		}
 	}
-	if best == ^uint32(0) {
-		return 0
+	return verdict
+}
+
+// entry returns what the entry of rule i of a leaf of n rules answers, that begins at a place of the maps.
+func (f *aclForest) entry(family int, at, n, i uint32) *bpf.XDPForestEntry {
+	if family == 0 {
+		return f.entry4(at+n-f.base.rules4, i)
 	}
-	return f.memory.Entries[best-f.base.entries].Verdict
+	return &f.memory.Rules6[at+i-f.base.rules6].Entry
 }
 
 // child returns the node to which a key leads from one that cuts.
@@ -88,19 +93,19 @@ func (f *aclForest) who(family int, rule uint32) *bpf.XDPForestWho {
 }
 
 // matches tells whether a key is in a rule, and in what its entry asks beside.
-func (f *aclForest) matches(a *ACL, family int, rule uint32, k *bpf.XDPClassifyKey) bool {
+func (f *aclForest) matches(a *ACL, family int, rule uint32, e *bpf.XDPForestEntry, k *bpf.XDPClassifyKey) bool {
 	if family == 0 {
 		r := &f.memory.Rules4[rule-f.base.rules4]
 		if uint32(k.SrcLo)-r.Src > r.SrcSpan || uint32(k.DstLo)-r.Dst > r.DstSpan || !forestRest(&r.Ports, &r.Who, k) {
 			return false
 		}
-		return f.checked(a, &r.Who, k)
+		return f.checked(a, &r.Who, e, k)
 	}
 	r := &f.memory.Rules6[rule-f.base.rules6]
 	if forestOutside(k.SrcHi, k.SrcLo, &r.Src) || forestOutside(k.DstHi, k.DstLo, &r.Dst) || !forestRest(&r.Ports, &r.Who, k) {
 		return false
 	}
-	return f.checked(a, &r.Who, k)
+	return f.checked(a, &r.Who, e, k)
 }
 
 func forestOutside(hi, lo uint64, p *bpf.XDPForestPrefix) bool {
@@ -115,11 +120,11 @@ func forestRest(p *bpf.XDPForestPorts, w *bpf.XDPForestWho, k *bpf.XDPClassifyKe
 }
 
 // checked searches the sets that an entry asks.
-func (f *aclForest) checked(a *ACL, w *bpf.XDPForestWho, k *bpf.XDPClassifyKey) bool {
+func (f *aclForest) checked(a *ACL, w *bpf.XDPForestWho, e *bpf.XDPForestEntry, k *bpf.XDPClassifyKey) bool {
 	if w.Flags&uint8(bpf.XDPForestFlagFOREST_CHECKED) == 0 {
 		return true
 	}
-	for at := f.memory.Entries[w.Entry-f.base.entries].Check - f.base.checks; ; at++ {
+	for at := e.Check - f.base.checks; ; at++ {
 		c := &f.memory.Checks[at]
 		if !a.inMap(c, k) {
 			return false

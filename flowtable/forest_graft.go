@@ -89,7 +89,7 @@ func (g *forestGraft) comers(come []int) bool {
 			entry.Check, note.trees = g.base.checks+at, forestChecked
 		}
 		note.context = g.writer.context(it)
-		g.memory.Entries[place], g.notes[place] = entry, note
+		g.order[place], g.notes[place] = entry, note
 		for i := first; i < len(g.add); i++ {
 			if e.Audit {
 				if len(g.family.audit) == 0 {
@@ -113,10 +113,10 @@ func (g *forestGraft) leavers(gone []int) bool {
 		place := old[gone[items[k].entry]]
 		note := &g.notes[place]
 		g.touch, _ = g.boxes(g.touch, &items[k], tb, place, note.trees)
-		g.became[g.base.entries+place] = forestNowhere
-		g.change.retired[forestInEntries] = append(g.change.retired[forestInEntries], forestExtent{place, 1})
+		g.became[forestFirst+place] = forestNowhere
+		g.change.retired[forestInOrder] = append(g.change.retired[forestInOrder], forestExtent{place, 1})
 		if checks := g.checksOf(place); len(checks) > 0 {
-			at := g.memory.Entries[place].Check - g.base.checks
+			at := g.order[place].Check - g.base.checks
 			g.change.retired[forestInChecks] = append(g.change.retired[forestInChecks], forestExtent{at, uint32(len(checks))})
 			for i := range checks {
 				g.change.went = append(g.change.went, g.setAt(&checks[i]))
@@ -129,9 +129,9 @@ func (g *forestGraft) leavers(gone []int) bool {
 		place := g.family.places[moved[items[k].entry]]
 		was := g.origin[place]
 		g.touch, _ = g.boxes(g.touch, &items[k], tb, was, g.notes[was].trees)
-		g.became[g.base.entries+was] = g.base.entries + place
-		g.memory.Entries[place], g.notes[place] = g.memory.Entries[was], g.notes[was]
-		g.change.retired[forestInEntries] = append(g.change.retired[forestInEntries], forestExtent{was, 1})
+		g.became[forestFirst+was] = forestFirst + place
+		g.order[place], g.notes[place] = g.order[was], g.notes[was]
+		g.change.retired[forestInOrder] = append(g.change.retired[forestInOrder], forestExtent{was, 1})
 	}
 	return true
 }

@@ -114,7 +114,7 @@ func (r *forestRevision) revise(at int) bool {
 	g := &forestGraft{forestRevision: r, at: at, family: t, writer: r.writer(at), origin: map[uint32]uint32{}, became: map[uint32]uint32{}, moved: map[int]bool{}}
 	ok := g.comers(come) && g.leavers(gone) && g.trees()
 	for place := range g.origin {
-		r.taken[forestInEntries] = append(r.taken[forestInEntries], forestExtent{place, 1})
+		r.taken[forestInOrder] = append(r.taken[forestInOrder], forestExtent{place, 1})
 	}
 	if !ok {
 		return false

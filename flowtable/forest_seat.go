@@ -22,7 +22,7 @@ func (g *forestGraft) seat(come []int) bool {
 			if behind < len(places) {
 				end = places[behind]
 			}
-			free := g.busy[forestInEntries].free(first, end)
+			free := g.busy[forestInOrder].free(first, end)
 			if need := len(members); len(free) >= need && (moved == 0 || len(free) >= need+need/2) {
 				g.spreadOut(members, free, behind == len(places))
 				break
@@ -71,14 +71,14 @@ func (g *forestGraft) spreadOut(members []int, free []uint32, last bool) {
 		origin := g.family.places[i]
 		if earlier, fresh := g.origin[origin]; fresh { // it got that place by this change
 			delete(g.origin, origin)
-			g.busy[forestInEntries].clear(origin, 1)
+			g.busy[forestInOrder].clear(origin, 1)
 			origin = earlier
 		}
 		g.origin[place] = origin
 		if origin != forestNowhere {
 			g.moved[i] = true
 		}
-		g.busy[forestInEntries].set(place, 1)
+		g.busy[forestInOrder].set(place, 1)
 		g.family.places[i] = place
 	}
 }

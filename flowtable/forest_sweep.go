@@ -37,7 +37,7 @@ func (f *forestArena) mark(m *forestMarks, family int, node uint64) {
 			return
 		}
 		if family == 0 {
-			m[forestInRules4].set(at-f.base.rules4, n)
+			m[forestInRules4].set(at-f.base.rules4, forestPlaces(forestInRules4, n))
 		} else {
 			m[forestInRules6].set(at-f.base.rules6, n)
 		}

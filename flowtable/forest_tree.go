@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"slices"
+	"unsafe"
 
 	"github.com/softdpu/softdpu/bpf"
 )
@@ -94,7 +95,7 @@ func (w *forestWriter) auditTree(boxes []int32) (roots []forestRoot, ok bool) {
 func (w *forestWriter) note(tree uint8, boxes []int32, away []bool) {
 	for _, box := range boxes {
 		if !away[box] {
-			w.notes[w.boxes[box].entry-w.base.entries].trees |= 1 << tree
+			w.notes[w.boxes[box].entry-forestFirst].trees |= 1 << tree
 		}
 	}
 }
@@ -258,16 +259,35 @@ func (w *forestWriter) rules(boxes []*forestBox) (leaf uint64, ok bool) {
 	if w.family == 6 {
 		array, base = forestInRules6, w.base.rules6
 	}
-	at, ok := w.take(array, len(boxes))
+	at, ok := w.take(array, int(forestPlaces(array, uint32(len(boxes)))))
 	if !ok {
 		return 0, false
 	}
+	end := at + uint32(len(boxes))
 	for i, box := range boxes {
-		if w.family == 4 {
-			w.memory.Rules4[int(at)+i] = box.rule4()
-		} else {
-			w.memory.Rules6[int(at)+i] = box.rule6()
+		entry := w.order[box.entry-forestFirst]
+		if w.family == 6 {
+			rule := box.rule6()
+			rule.Entry = entry
+			w.memory.Rules6[int(at)+i] = rule
+			continue
 		}
+		w.memory.Rules4[int(at)+i] = box.rule4()
+		*w.entry4(end, uint32(i)) = entry
 	}
 	return uint64(base+at) | uint64(len(boxes))<<bpf.XDPForestNodeFOREST_COUNT_SHIFT, true
+}
+
+// forestPlaces returns how many places of an array a leaf of n rules takes.
+func forestPlaces(array int, n uint32) uint32 {
+	if array == forestInRules4 {
+		n += (n + uint32(bpf.XDPForestLimitFOREST_ENTRIES) - 1) / uint32(bpf.XDPForestLimitFOREST_ENTRIES)
+	}
+	return n
+}
+
+// entry4 returns what the entry of rule i of an IPv4 leaf answers, whose rules end at a place.
+func (f *forestArena) entry4(end, i uint32) *bpf.XDPForestEntry {
+	entries := (*[bpf.XDPForestLimitFOREST_ENTRIES]bpf.XDPForestEntry)(unsafe.Pointer(&f.memory.Rules4[end+i/uint32(bpf.XDPForestLimitFOREST_ENTRIES)]))
+	return &entries[i%uint32(bpf.XDPForestLimitFOREST_ENTRIES)]
 }
