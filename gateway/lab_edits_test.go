@@ -254,6 +254,16 @@ func TestLabSingleEdits(t *testing.T) {
 		}
 		probe.arrive(what+", before", wanted)
 
+		refused := n%13 == 1
+		if refused { // and with the one that is put right it goes on in the same memory
+			wrong := text(next) + "tests:\n  - {name: wrong, packet: {in: lan, out: wan, src: 10.10.1.2, dst: 10.10.2.2, service: udp/6000}, expect: {verdict: allow}}\n"
+			if err := os.WriteFile(filepath.Join(filepath.Dir(c.File), "policy.yaml"), []byte(wrong), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Reload(t.Context()); err == nil {
+				t.Fatalf("%s: a policy whose test fails is in force", what)
+			}
+		}
 		rewrite(next)
 		program := idInForce(t, gw)
 		killed := n%13 == 3
@@ -296,6 +306,8 @@ func TestLabSingleEdits(t *testing.T) {
 			must(p.Reload(t.Context()))
 			if program == idInForce(t, gw) {
 				inPlace++
+			} else if refused {
+				t.Errorf("%s, behind one that was refused, takes a program of its own", what)
 			}
 		}
 		wanted = nil
