@@ -43,7 +43,6 @@ const (
 	PipeBenchMapFlows4          = "flows4"
 	PipeBenchMapFlows6          = "flows6"
 	PipeBenchMapForestChecks    = "forest_checks"
-	PipeBenchMapForestEntries   = "forest_entries"
 	PipeBenchMapForestNodes     = "forest_nodes"
 	PipeBenchMapForestRoots     = "forest_roots"
 	PipeBenchMapForestRules4    = "forest_rules4"
@@ -208,7 +207,6 @@ type PipeBenchMapSpecs struct {
 	Flows4          *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6          *ebpf.MapSpec `ebpf:"flows6"`
 	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
 	ForestRoots     *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
@@ -331,7 +329,6 @@ type PipeBenchMaps struct {
 	Flows4          *ebpf.Map `ebpf:"flows4"`
 	Flows6          *ebpf.Map `ebpf:"flows6"`
 	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
 	ForestRoots     *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
@@ -403,7 +400,6 @@ func (m *PipeBenchMaps) Close() error {
 		m.Flows4,
 		m.Flows6,
 		m.ForestChecks,
-		m.ForestEntries,
 		m.ForestNodes,
 		m.ForestRoots,
 		m.ForestRules4,

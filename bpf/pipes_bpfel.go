@@ -157,12 +157,6 @@ type PipesForestCheck struct {
 	Last  uint32
 }
 
-type PipesForestEntry struct {
-	_       structs.HostLayout
-	Verdict uint32
-	Check   uint32
-}
-
 type PipesForestRule4 struct {
 	_       structs.HostLayout
 	Src     uint32
@@ -217,7 +211,12 @@ type PipesForestRule6 struct {
 		To    uint8
 		Flags uint8
 	}
-	Pad [6]uint64
+	Entry struct {
+		_       structs.HostLayout
+		Verdict uint32
+		Check   uint32
+	}
+	Pad [5]uint64
 }
 
 type PipesFragmentGroup struct {
@@ -962,7 +961,6 @@ const (
 	PipesMapFlows4              = "flows4"
 	PipesMapFlows6              = "flows6"
 	PipesMapForestChecks        = "forest_checks"
-	PipesMapForestEntries       = "forest_entries"
 	PipesMapForestNodes         = "forest_nodes"
 	PipesMapForestRoots         = "forest_roots"
 	PipesMapForestRules4        = "forest_rules4"
@@ -1125,7 +1123,6 @@ type PipesMapSpecs struct {
 	Flows4          *ebpf.MapSpec `ebpf:"flows4"`
 	Flows6          *ebpf.MapSpec `ebpf:"flows6"`
 	ForestChecks    *ebpf.MapSpec `ebpf:"forest_checks"`
-	ForestEntries   *ebpf.MapSpec `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.MapSpec `ebpf:"forest_nodes"`
 	ForestRoots     *ebpf.MapSpec `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.MapSpec `ebpf:"forest_rules4"`
@@ -1264,7 +1261,6 @@ type PipesMaps struct {
 	Flows4          *ebpf.Map `ebpf:"flows4"`
 	Flows6          *ebpf.Map `ebpf:"flows6"`
 	ForestChecks    *ebpf.Map `ebpf:"forest_checks"`
-	ForestEntries   *ebpf.Map `ebpf:"forest_entries"`
 	ForestNodes     *ebpf.Map `ebpf:"forest_nodes"`
 	ForestRoots     *ebpf.Map `ebpf:"forest_roots"`
 	ForestRules4    *ebpf.Map `ebpf:"forest_rules4"`
@@ -1331,7 +1327,6 @@ func (m *PipesMaps) Close() error {
 		m.Flows4,
 		m.Flows6,
 		m.ForestChecks,
-		m.ForestEntries,
 		m.ForestNodes,
 		m.ForestRoots,
 		m.ForestRules4,

@@ -72,7 +72,7 @@ func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
 	}
 	p.showFront(next)
 	if prev != nil {
-		p.wait()
+		waitGrace()
 		if prev.compiled != nil {
 			prog.Adopt(prev.compiled)
 		}
@@ -97,7 +97,7 @@ func (p *Plane) RemovePipeline() error {
 	}
 	p.front = nil
 	p.showFront(nil)
-	p.wait() // packets under way in it go on to the policy
+	waitGrace() // packets under way in it go on to the policy
 	err := ignoreAbsent(p.maps[bpf.XDPMapAfterPipes].Delete(uint32(0)))
 	prev.close()
 	if err != nil {
@@ -128,8 +128,8 @@ func (p *Plane) PipelineTraces() (*ebpf.Map, error) {
 	return p.front.maps[bpf.PipesMapPipeTraces].Clone()
 }
 
-// wait returns when no packet is under way in programs that were in force before.
-func (p *Plane) wait() {
+// waitGrace returns when no packet is under way in programs, or finds entries, that were in force before.
+func waitGrace() {
 	if Grace() != nil {
 		time.Sleep(graceByTime)
 	}
@@ -199,7 +199,10 @@ func (p *Plane) loadFront(prog *pipeline.Program) (*front, error) {
 	}
 	defer coll.Close()
 	f := &front{compiled: prog, program: coll.DetachProgram(bpf.PipesProgSoftdpuPipes), maps: make(map[string]*ebpf.Map)}
-	for _, name := range []string{bpf.PipesMapPipeEntries, bpf.PipesMapPipeBuckets, bpf.PipesMapPipeMeters, bpf.PipesMapPipeGroups, bpf.PipesMapPipeTraces} {
+	for _, name := range []string{
+		bpf.PipesMapPipeEntries, bpf.PipesMapPipeBuckets, bpf.PipesMapPipeMeters, bpf.PipesMapPipeTries, bpf.PipesMapPipeRoots,
+		bpf.PipesMapPipeNodes4, bpf.PipesMapPipeNodes6, bpf.PipesMapPipeGroups, bpf.PipesMapPipeTraces,
+	} {
 		f.maps[name] = coll.DetachMap(name)
 	}
 	if err := errors.Join(f.fill(prog), p.makeGroups(f)); err != nil {
@@ -211,23 +214,24 @@ func (p *Plane) loadFront(prog *pipeline.Program) (*front, error) {
 
 // fill has the kernel's memory hold what the program's does, and the program use that.
 func (f *front) fill(prog *pipeline.Program) error {
-	entries, err := view[bpf.PipesPipeEntry](&f.mem, f.maps[bpf.PipesMapPipeEntries])
-	if err != nil {
+	var m pipeline.Memory
+	arena := &pipeline.Arena{}
+	var errs [7]error
+	m.Entries, errs[0] = view[bpf.PipesPipeEntry](&f.mem, f.maps[bpf.PipesMapPipeEntries])
+	m.Buckets, errs[1] = view[bpf.PipesPipeBucket](&f.mem, f.maps[bpf.PipesMapPipeBuckets])
+	m.Meters, errs[2] = view[bpf.PipesPipeMeter](&f.mem, f.maps[bpf.PipesMapPipeMeters])
+	m.Tries, errs[3] = view[uint64](&f.mem, f.maps[bpf.PipesMapPipeTries])
+	arena.Roots, errs[4] = view[uint64](&f.mem, f.maps[bpf.PipesMapPipeRoots])
+	arena.Nodes4, errs[5] = view[bpf.PipesPipeNode4](&f.mem, f.maps[bpf.PipesMapPipeNodes4])
+	arena.Nodes6, errs[6] = view[bpf.PipesPipeNode6](&f.mem, f.maps[bpf.PipesMapPipeNodes6])
+	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	buckets, err := view[bpf.PipesPipeBucket](&f.mem, f.maps[bpf.PipesMapPipeBuckets])
-	if err != nil {
-		return err
-	}
-	meters, err := view[bpf.PipesPipeMeter](&f.mem, f.maps[bpf.PipesMapPipeMeters])
-	if err != nil {
-		return err
-	}
-	return prog.MoveTo(&pipeline.Memory{Entries: entries, Buckets: buckets, Meters: meters}, func() {
-		if Grace() != nil {
-			time.Sleep(graceByTime)
-		}
-	})
+	// Maps have one element at least.
+	of := prog.Memory.Arena
+	arena.Roots, arena.Nodes4, arena.Nodes6 = arena.Roots[:len(of.Roots)], arena.Nodes4[:len(of.Nodes4)], arena.Nodes6[:len(of.Nodes6)]
+	m.Arena = arena
+	return prog.MoveTo(&m, waitGrace)
 }
 
 // makeGroups makes the device maps of the groups of ports that packets are copied to.
@@ -310,7 +314,7 @@ func (p *Plane) setPipelineConstants(spec *ebpf.CollectionSpec, prog *pipeline.P
 
 // frontPipes are the classifiers of a pipeline, in the order in which their memory lies.
 func frontPipes(prog *pipeline.Program) (all []pipe) {
-	for _, acl := range prog.ACLs() {
+	for _, acl := range prog.Classifiers() {
 		all = append(all, pipe{acl: acl})
 	}
 	return all

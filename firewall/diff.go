@@ -54,20 +54,20 @@ type FieldDiff struct {
 func Diff(before, after *Policy) []Difference {
 	out := []Difference{}
 	diffSection(&out, KindZone, before.Zones, after.Zones,
-		func(z *Zone) (string, Pos) { return z.Name, z.Pos }, zoneFields)
+		func(z *Zone) (string, Pos) { return z.Name, z.Pos }, zoneFields, nil)
 	out = append(out, diffSets(before.Sets, after.Sets)...)
 	diffSection(&out, KindWorkload, before.Workloads, after.Workloads,
-		func(w *Workload) (string, Pos) { return w.Name, w.Pos }, workloadFields)
+		func(w *Workload) (string, Pos) { return w.Name, w.Pos }, workloadFields, nil)
 	diffSection(&out, KindService, before.Services, after.Services,
-		func(s *Service) (string, Pos) { return s.Name, s.Pos }, serviceFields)
+		func(s *Service) (string, Pos) { return s.Name, s.Pos }, serviceFields, nil)
 	natName := func(r *NATRule) (string, Pos) { return r.Name, r.Pos }
-	diffSection(&out, KindNAT, before.NAT, after.NAT, natName, natFields)
+	diffSection(&out, KindNAT, before.NAT, after.NAT, natName, natFields, nil)
 	out = append(out, moved(KindNAT, before.NAT, after.NAT, natName)...)
 	ruleName := func(r *Rule) (string, Pos) { return r.Name, r.Pos }
-	diffSection(&out, KindRule, before.Rules, after.Rules, ruleName, ruleFields)
+	diffSection(&out, KindRule, before.Rules, after.Rules, ruleName, ruleFields, sameRule)
 	out = append(out, moved(KindRule, before.Rules, after.Rules, ruleName)...)
 	diffSection(&out, KindTest, before.Tests, after.Tests,
-		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields)
+		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields, nil)
 	return out
 }
 
@@ -118,8 +118,9 @@ type field struct {
 	whole     any
 }
 
-// diffSection compares the things of one section by their names.
-func diffSection[T any](out *[]Difference, kind string, before, after []T, name func(*T) (string, Pos), fields func(*T) []field) {
+// diffSection compares the things of one section by their names. Same may be nil; what it finds equal is, whatever else
+// the fields would say.
+func diffSection[T any](out *[]Difference, kind string, before, after []T, name func(*T) (string, Pos), fields func(*T) []field, same func(a, b *T) bool) {
 	old, stays := make(map[string]*T, len(before)), make(map[string]bool, len(after))
 	for i := range before {
 		n, _ := name(&before[i])
@@ -146,6 +147,9 @@ func diffSection[T any](out *[]Difference, kind string, before, after []T, name 
 				}
 			}
 			*out = append(*out, d)
+			continue
+		}
+		if same != nil && same(was, &after[i]) {
 			continue
 		}
 		is := fields(&after[i])
@@ -231,6 +235,14 @@ func ruleFields(r *Rule) []field {
 	}
 }
 
+// sameRule reports whether two rules say the same, without writing it out: of many rules most do.
+func sameRule(a, b *Rule) bool {
+	return a.Action == b.Action && a.Log == b.Log && a.Audit == b.Audit && a.Expires.Equal(b.Expires) && a.Midstream == b.Midstream &&
+		a.Bypass == b.Bypass && a.Mirror.Port == b.Mirror.Port && a.Mirror.Packets == b.Mirror.Packets && a.MSSClamp == b.MSSClamp &&
+		a.Description == b.Description && a.Owner == b.Owner &&
+		equal(&a.From, &b.From) && equal(&a.To, &b.To) && equal(a.Services, b.Services)
+}
+
 func natFields(r *NATRule) []field {
 	fields := []field{
 		{"from", r.From.text(), &r.From}, {"to", r.To.text(), &r.To}, {"service", servicesText(r.Services), r.Services},
@@ -282,7 +294,7 @@ func diffSets(before, after []Set) []Difference {
 	var out []Difference
 	diffSection(&out, KindSet, before, after, func(s *Set) (string, Pos) { return s.Name, s.Pos }, func(s *Set) []field {
 		return []field{word("type", string(s.Type)), word("file", s.File), word("description", s.Description)}
-	})
+	}, nil)
 	for i := range after {
 		s := &after[i]
 		k := slices.IndexFunc(before, func(b Set) bool { return b.Name == s.Name })

@@ -3,9 +3,11 @@ package firewall
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const diffPolicy = `apiVersion: softdpu/v1
@@ -191,6 +193,46 @@ func TestMovedRules(t *testing.T) {
 			if inOrder && len(before)-len(names) < len(named) {
 				t.Fatalf("round %d: %d rules move, and %d would do", round, len(named), len(before)-len(names))
 			}
+		}
+	}
+}
+
+// What is compared without being written out is all that a rule says, whatever it comes to say.
+func TestSameRule(t *testing.T) {
+	if !sameRule(&Rule{Name: "a", Pos: Pos{Line: 1}}, &Rule{Name: "b", Pos: Pos{Line: 2}, FromPos: Pos{Line: 3}, From: Selector{Zones: []string{}}}) {
+		t.Error("rules that differ in name and place alone are not the same")
+	}
+	about := reflect.TypeFor[Rule]()
+	for i := range about.NumField() {
+		f := about.Field(i)
+		if f.Name == "Name" || f.Type == reflect.TypeFor[Pos]() {
+			continue
+		}
+		var a, b Rule
+		v := reflect.ValueOf(&b).Elem().Field(i)
+		switch v.Interface().(type) {
+		case Selector:
+			v.Set(reflect.ValueOf(Selector{Sets: []string{"s"}}))
+		case []ServiceMatch:
+			v.Set(reflect.ValueOf([]ServiceMatch{{Family: 4}}))
+		case time.Time:
+			v.Set(reflect.ValueOf(day))
+		case Mirror:
+			v.Set(reflect.ValueOf(Mirror{Packets: 1}))
+		default:
+			switch {
+			case v.CanUint():
+				v.SetUint(1)
+			case v.CanInt():
+				v.SetInt(1)
+			case v.Kind() == reflect.Bool:
+				v.SetBool(true)
+			default:
+				v.SetString("x")
+			}
+		}
+		if sameRule(&a, &b) || sameRule(&b, &a) {
+			t.Errorf("rules with another %s are the same", f.Name)
 		}
 	}
 }

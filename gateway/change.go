@@ -151,8 +151,11 @@ func (g *running) compile(k *candidate) (*Ruleset, error) {
 func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) {
 	old := g.rules.Load()
 	epoch, _ := g.plane.Epoch()
-	q.changes = changesOf(old.policy, r.policy)
 	rec := q.record(k, r, epoch+1)
+	compare := func() {
+		q.changes = changesOf(old.policy, r.policy)
+		rec.Changes = q.changes
+	}
 	fallback := (*candidate)(nil)
 	warnings := slices.Concat(r.config.Warnings, r.Warnings)
 	if q.confirm > 0 {
@@ -170,6 +173,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	back, noted := func() {}, error(nil)
 	early := q.confirm > 0 || k.restored != 0
 	if early {
+		compare()
 		undo, err := g.history.put(q, rec, q.confirm > 0)
 		if err != nil && q.confirm > 0 {
 			return nil, fmt.Errorf("note when the policy shall come back: %w: nothing was changed", err)
@@ -182,6 +186,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	}
 	warnings = append(warnings, g.idleSets()...)
 	if !early {
+		compare() // of many rules that takes longer than to put them in force
 		_, noted = g.history.put(q, rec, false)
 	}
 	if noted != nil {

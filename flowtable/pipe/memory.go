@@ -6,13 +6,13 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/flowtable"
 )
 
 // Size gives the maps of the program in C the sizes that the program's memory has.
 func (p *Program) Size(spec *ebpf.CollectionSpec) {
 	for name, n := range map[string]int{
 		bpf.PipesMapPipeEntries: len(p.Memory.Entries), bpf.PipesMapPipeBuckets: len(p.Memory.Buckets),
+		bpf.PipesMapPipeRoots: len(p.Memory.Arena.Roots), bpf.PipesMapPipeNodes4: len(p.Memory.Arena.Nodes4), bpf.PipesMapPipeNodes6: len(p.Memory.Arena.Nodes6),
 	} {
 		spec.Maps[name].MaxEntries = uint32(max(1, n))
 	}
@@ -49,18 +49,8 @@ func boolByte(b bool) uint8 {
 	return 0
 }
 
-// ACLs are the classifiers of the program's ACL pipes, in the order in which their sets and forests lie in memory.
-func (p *Program) ACLs() (all []*flowtable.ACL) {
-	for _, n := range p.Order {
-		if acl := p.Pipes[n].ACL; acl != nil {
-			all = append(all, acl)
-		}
-	}
-	return all
-}
-
-// MoveTo has the program use other memory, of which it takes the beginning, and which becomes as its own is. Grace is
-// what tables wait for before they use a place again: until no packet is under way that may have found it.
+// MoveTo has the program use other memory, sized as its own is ([Program.Size]), which becomes as its own is. Grace is what
+// tables wait for before they use a place again: until no packet is under way that may have found it.
 func (p *Program) MoveTo(m *Memory, grace func()) error {
 	if len(m.Entries) < len(p.Memory.Entries) || len(m.Buckets) < len(p.Memory.Buckets) || len(m.Meters) < len(p.Memory.Meters) {
 		return fmt.Errorf("move pipeline %s to other memory: it is smaller", p.Pipeline.Name)
@@ -68,19 +58,30 @@ func (p *Program) MoveTo(m *Memory, grace func()) error {
 	copy(m.Entries, p.Memory.Entries)
 	copy(m.Buckets, p.Memory.Buckets)
 	copy(m.Meters, p.Memory.Meters)
-	p.Memory = m
+	copy(m.Tries, p.Memory.Tries)
+	if err := p.MovePrefixes(m, grace); err != nil {
+		return err
+	}
 	for _, pl := range p.Pipes {
-		if pl.Table == nil {
-			continue
+		var err error
+		if pl.Table != nil {
+			c := p.Config(pl.Number, *m)
+			c.Now, c.Grace = pl.Table.Now, grace
+			pl.Table, err = OpenTable(c)
 		}
-		c := p.Config(pl.Number, *m)
-		c.Now, c.Grace = pl.Table.Now, grace
-		t, err := OpenTable(c)
+		for _, t := range pl.tuples {
+			if err != nil {
+				break
+			}
+			c := t.table.TableConfig
+			c.Entries, c.Buckets, c.Grace = m.Entries, m.Buckets[t.bucket:int(t.bucket)+len(c.Buckets)], grace
+			t.table, err = OpenTable(c)
+		}
 		if err != nil {
 			return fmt.Errorf("move pipe %s to other memory: %w", pl.Pipe.Name, err)
 		}
-		pl.Table = t
 	}
+	p.Memory = m
 	return nil
 }
 

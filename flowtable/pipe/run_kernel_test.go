@@ -125,7 +125,9 @@ func newKernel(tb testing.TB, p *pipe.Program, o pipe.Options, batch bool) *kern
 	var set4 []bpf.XDPSet4Node
 	var set6 []bpf.XDPSet6Node
 	var forest flowtable.Forest
+	banks := make([]bpf.XDPForestBank, bpf.XDPForestLimitFOREST_BANKS)
 	for _, a := range p.Classifiers() {
+		a.PutRoots(&banks[0])
 		four, six := a.Sets()
 		set4, set6 = append(set4, four...), append(set6, six...)
 		forest.Append(a.Forest())
@@ -133,9 +135,9 @@ func newKernel(tb testing.TB, p *pipe.Program, o pipe.Options, batch bool) *kern
 	put(bpf.XDPMapSetNodes4, len(set4), func(m *ebpf.Map) { fill(tb, m, set4) })
 	put(bpf.XDPMapSetNodes6, len(set6), func(m *ebpf.Map) { fill(tb, m, set6) })
 	put(bpf.XDPMapForestNodes, len(forest.Nodes), func(m *ebpf.Map) { fill(tb, m, forest.Nodes) })
-	put(bpf.XDPMapForestEntries, len(forest.Entries), func(m *ebpf.Map) { fill(tb, m, forest.Entries) })
 	put(bpf.XDPMapForestRules4, len(forest.Rules4), func(m *ebpf.Map) { fill(tb, m, forest.Rules4) })
 	put(bpf.XDPMapForestRules6, len(forest.Rules6), func(m *ebpf.Map) { fill(tb, m, forest.Rules6) })
+	put(bpf.XDPMapForestRoots, len(banks), func(m *ebpf.Map) { fill(tb, m, banks) })
 	put(bpf.XDPMapForestChecks, len(forest.Checks), func(m *ebpf.Map) { fill(tb, m, forest.Checks) })
 	c, err := ebpf.NewCollection(all)
 	if err != nil {
