@@ -21,9 +21,9 @@ import (
 // Pipeline is the pipeline in front of the policy, as it runs.
 type Pipeline struct {
 	Runs      pipe.Report `json:"pipeline"`
-	AppliedAt time.Time    `json:"applied_at"`
-	AppliedBy string       `json:"applied_by"`
-	Comment   string       `json:"comment"`
+	AppliedAt time.Time   `json:"applied_at"`
+	AppliedBy string      `json:"applied_by"`
+	Comment   string      `json:"comment"`
 }
 
 // PipelineApplied is what became of a pipeline that was applied.
