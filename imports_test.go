@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"ipsec":                   {"dataplane/packet"},
 	"dataplane":               {"bpf", "flowtable", "firewall", "firewall/inspect", "ipsec", "dataplane/packet", "dataplane/xsk", "dataplane/worker", "dataplane/offload"},
 	"dataplane/offload":       {"flowtable"},
-	"gateway":                 {"dataplane"},
+	"gateway":                 {"dataplane", "flowtable/pipe/pipefile"},
 	"deploy":                  nil,
 	"bench":                   {"*"},
 	"cmd":                     {"*"},
