@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -108,20 +107,16 @@ changed.`,
 	}
 	format, socket, comment := addOutputFlag(cmd), addSocketFlag(cmd), addCommentFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		text, from := env.Stdin, "standard input"
-		if args[0] != "-" {
-			f, err := os.Open(args[0])
-			if err != nil {
-				return fmt.Errorf("read the pipeline: %w", err)
-			}
-			defer f.Close()
-			text, from = f, args[0]
+		text, err := openInput(env, args[0], "the pipeline")
+		if err != nil {
+			return err
 		}
-		done, err := gateway.NewClient(*socket).ApplyPipeline(cmd.Context(), *comment, readerOnly{text})
+		defer text.close()
+		done, err := gateway.NewClient(*socket).ApplyPipeline(cmd.Context(), *comment, text)
 		var errs firewall.Errors
 		if errors.As(err, &errs) {
 			for i := range errs {
-				errs[i].File = from
+				errs[i].File = text.name
 			}
 			return fmt.Errorf("%s, nothing was changed:\n%s", quantity(len(errs), "error"), errs)
 		}
@@ -129,7 +124,7 @@ changed.`,
 			return err
 		}
 		for _, w := range done.Warnings {
-			env.note("%s:%d: %s", from, w.Line, visible(w.Message))
+			env.note("%s:%d: %s", text.name, w.Line, visible(w.Message))
 		}
 		if format.json {
 			return printJSON(env.Stdout, done)

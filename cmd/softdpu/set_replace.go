@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -36,20 +34,16 @@ changed.`,
 	comment := cmd.Flags().String("comment", "", "why, for those who list the set")
 	cmd.ValidArgsFunction = completeSets(socket)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		text, from := env.Stdin, "standard input"
-		if args[1] != "-" {
-			f, err := os.Open(args[1])
-			if err != nil {
-				return fmt.Errorf("read the list: %w", err)
-			}
-			defer f.Close()
-			text, from = f, args[1]
+		text, err := openInput(env, args[1], "the list")
+		if err != nil {
+			return err
 		}
-		done, err := gateway.NewClient(*socket).ReplaceSet(cmd.Context(), args[0], *comment, readerOnly{text})
+		defer text.close()
+		done, err := gateway.NewClient(*socket).ReplaceSet(cmd.Context(), args[0], *comment, text)
 		var errs firewall.Errors
 		if errors.As(err, &errs) {
 			for i := range errs {
-				errs[i].File = from
+				errs[i].File = text.name
 			}
 			return fmt.Errorf("%s, nothing was changed:\n%s", quantity(len(errs), "error"), errs)
 		}
@@ -63,6 +57,3 @@ changed.`,
 	}
 	return cmd
 }
-
-// readerOnly is a reader that nobody closes, as an HTTP client would the standard input.
-type readerOnly struct{ io.Reader }
