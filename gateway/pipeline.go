@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/flowtable/pipe"
 	"github.com/softdpu/softdpu/flowtable/pipe/pipefile"
@@ -85,7 +87,7 @@ func (d *pipelineDesk) resume() error {
 	defer d.mu.Unlock()
 	path := filepath.Join(d.dir, pipelineFile)
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return d.plane.RemovePipeline()
 	}
 	if err == nil {

@@ -431,9 +431,12 @@ var bridgeTimer = regexp.MustCompile(`_timer +[0-9.]+`)
 func settings(t *testing.T, gw *testenv.Namespace) string {
 	t.Helper()
 	var b strings.Builder
-	out, err := gw.Command(t.Context(), "ip", "-d", "-o", "link").CombinedOutput()
+	cmd := gw.Command(t.Context(), "ip", "-d", "-o", "link")
+	complaints := new(bytes.Buffer) // it has some where namespaces of other tests go meanwhile
+	cmd.Stderr = complaints
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s", err, complaints)
 	}
 	b.Write(bridgeTimer.ReplaceAll(out, nil))
 	err = gw.Do(func() error {

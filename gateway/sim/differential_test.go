@@ -46,7 +46,7 @@ func TestThreeReadings(t *testing.T) {
 }
 
 // unreachable are the reasons that traffic of a stream cannot meet: those of full tables, of tags that
-// drivers hide, of the kernel's own path, of workers, and of flows and generations that change under a packet.
+// drivers hide, of the kernel's own path, of workers, of pipelines, and of flows and generations that change under a packet.
 var unreachable = map[bpf.XDPReason]bool{
 	bpf.XDPReasonREASON_NONE:               true,
 	bpf.XDPReasonREASON_FLOW_TABLE_FULL:    true,
@@ -60,6 +60,8 @@ var unreachable = map[bpf.XDPReason]bool{
 	bpf.XDPReasonREASON_EGRESS_FULL:        true,
 	bpf.XDPReasonREASON_WORKER_FULL:        true,
 	bpf.XDPReasonREASON_WORKER_ABSENT:      true,
+	bpf.XDPReasonREASON_PIPE_DROP:          true,
+	bpf.XDPReasonREASON_PIPE_TTL:           true,
 }
 
 // covered asks for 100 packets of each reason in a million, and for 20 of each rule. One rule in a
