@@ -85,7 +85,10 @@ static __always_inline __u32 longest4(__u64 table, __u32 address)
 			opaque(less);
 			count -= less >> 63;
 		}
-		value = n->value[count & PIPE_EDGES4];
+		/* the compiler knows its bounds, and Linux 6.1 does not: let the mask stay */
+		opaque(count);
+		count &= PIPE_EDGES4;
+		value = n->value[count];
 		at = at * (PIPE_EDGES4 + 1) + 1 + count;
 	}
 	return value;
@@ -117,6 +120,7 @@ static __always_inline __u32 longest6(__u64 table, __u64 hi, __u64 lo)
 		for (int i = 0; i < PIPE_EDGES6; i++)
 			count -= less_of(hi, n->hi[i], less_of(lo, n->lo[i], 0));
 		opaque(count);
+		count &= 7; /* as above */
 		if (count > PIPE_EDGES6)
 			break;
 		value = n->value[count];
