@@ -93,7 +93,8 @@ func view(e *entry) (Flow, bool) {
 		return Flow{}, false
 	}
 	f := viewOf(e, word)
-	return f, e.word()>>WordGenerationBit == word>>WordGenerationBit
+	after := e.word() // whoever takes the place for another flow leaves the generation until that is written
+	return f, isFlow(after) && after>>WordGenerationBit == word>>WordGenerationBit
 }
 
 // view is the function view with what the flow's alias knows.
