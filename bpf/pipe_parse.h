@@ -31,7 +31,8 @@ static __always_inline bool is_tag(__u32 type)
 static __always_inline void pipe_transport(void *data, void *data_end, struct pipe_fields *f,
 					   struct pipe_place *at, __u32 proto)
 {
-	__u32 l4 = at->l4, *w = f->word;
+	__u32 l4 = at->l4, *w = f->word, end = at->l3 + at->length;
+	__u32 left = end > l4 ? end - l4 : 0; /* what follows is padding */
 	void *p;
 
 	opaque(l4);
@@ -40,7 +41,7 @@ static __always_inline void pipe_transport(void *data, void *data_end, struct pi
 	p = data + l4;
 	switch (proto) {
 	case IPPROTO_TCP:
-		if (p + sizeof(struct tcphdr) > data_end)
+		if (left < sizeof(struct tcphdr) || p + sizeof(struct tcphdr) > data_end)
 			return;
 		w[PIPE_HAS] |= PIPE_HAS_TCP | PIPE_HAS_PORTS;
 		w[PIPE_TCP_FLAGS] = *(__u8 *)(p + 13);
@@ -49,18 +50,19 @@ static __always_inline void pipe_transport(void *data, void *data_end, struct pi
 		at->payload = l4 + (*(__u8 *)(p + 12) >> 4) * 4;
 		break;
 	case IPPROTO_UDP:
-		if (p + sizeof(struct udphdr) > data_end)
+		if (left < sizeof(struct udphdr) || p + sizeof(struct udphdr) > data_end)
 			return;
 		w[PIPE_HAS] |= PIPE_HAS_UDP | PIPE_HAS_PORTS;
 		at->payload = l4 + sizeof(struct udphdr);
-		if (be16_at(p + 2) == 4789 && p + 16 <= data_end && *(__u8 *)(p + 8) & 0x08) {
+		if (be16_at(p + 2) == 4789 && left >= 16 && p + 16 <= data_end &&
+		    *(__u8 *)(p + 8) & 0x08) {
 			w[PIPE_HAS] |= PIPE_HAS_VXLAN;
 			w[PIPE_VXLAN_VNI] = be32_at(p + 12) >> 8;
 		}
 		break;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
-		if (p + 8 > data_end)
+		if (left < 8 || p + 8 > data_end)
 			return;
 		w[PIPE_HAS] |= PIPE_HAS_ICMP;
 		w[PIPE_ICMP_TYPE] = *(__u8 *)p;
@@ -69,7 +71,7 @@ static __always_inline void pipe_transport(void *data, void *data_end, struct pi
 		at->payload = l4 + 8;
 		break;
 	case IPPROTO_ESP:
-		if (p + 8 > data_end)
+		if (left < 8 || p + 8 > data_end)
 			return;
 		w[PIPE_HAS] |= PIPE_HAS_ESP;
 		w[PIPE_ESP_SPI] = be32_at(p);

@@ -159,19 +159,23 @@ static __always_inline int write_tags(struct xdp_md *ctx, const struct pipe_fiel
 	const __u32 *w = f->word;
 	__u32 tags = w[PIPE_VLANS];
 	int more = (int)tags - (int)at->tags;
+	__u16 dei[2] = {};
 
 	if (tags > 2 || at->tags > 2)
 		return REASON_INTERNAL;
-	/* a tag that stays has the type that it had, and the inner one stays the longest */
+	/* a tag that stays has the type and the DEI that it had, and the inner one stays the longest */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		int to = i + more;
 
-		if (i < (int)at->tags && data + ETH_HLEN + 4 * i <= data_end) {
-			if (to == 0)
+		if (i < (int)at->tags && data + 16 + 4 * i <= data_end) {
+			if (to == 0) {
 				type[0] = *(__be16 *)(data + 12 + 4 * i);
-			else if (to == 1)
+				dei[0] = be16_at(data + 14 + 4 * i) & 0x1000;
+			} else if (to == 1) {
 				type[1] = *(__be16 *)(data + 12 + 4 * i);
+				dei[1] = be16_at(data + 14 + 4 * i) & 0x1000;
+			}
 		}
 	}
 	if (more && bpf_xdp_adjust_head(ctx, -4 * more))
@@ -187,7 +191,8 @@ static __always_inline int write_tags(struct xdp_md *ctx, const struct pipe_fiel
 		if (i >= (int)tags)
 			break;
 		p[0] = type[i];
-		p[1] = bpf_htons(w[PIPE_VLAN0_PCP + 2 * i] << 13 | w[PIPE_VLAN0_ID + 2 * i]);
+		p[1] = bpf_htons(w[PIPE_VLAN0_PCP + 2 * i] << 13 | dei[i] |
+				 w[PIPE_VLAN0_ID + 2 * i]);
 		p[2] = bpf_htons(w[PIPE_ETH_TYPE]);
 	}
 	if (!tags)
