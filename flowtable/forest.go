@@ -120,10 +120,20 @@ func (f *aclForest) end() forestPlace {
 // themselves be told apart by cuts: where more than some thousand that ask for the same addresses, ports and
 // zones differ in large sets alone. Or where a program has no roots left for it.
 func (a *ACL) plant(entries []ACLEntry) bool {
+	for _, plan := range forestPlans {
+		if a.plantBy(entries, plan) {
+			return true
+		}
+	}
+	return false
+}
+
+// plantBy is plant with trees of a plan.
+func (a *ACL) plantBy(entries []ACLEntry, plan forestPlan) bool {
 	f := &aclForest{forestArena: &forestArena{base: a.baseForest}, entries: entries}
 	was := len(a.sets)
 	for i, family := range forestFamilies {
-		if !f.plantFamily(a, i, family) {
+		if !f.plantFamily(a, i, family, plan) {
 			a.sets = a.sets[:was]
 			return false
 		}
@@ -139,7 +149,7 @@ func (a *ACL) plant(entries []ACLEntry) bool {
 }
 
 // plantFamily adds the trees of one family.
-func (f *aclForest) plantFamily(a *ACL, at int, family uint8) bool {
+func (f *aclForest) plantFamily(a *ACL, at int, family uint8, plan forestPlan) bool {
 	tb := newTreeBuilder(a, family, f.entries)
 	items := tb.items()
 	t := &f.family[at]
@@ -171,7 +181,7 @@ func (f *aclForest) plantFamily(a *ACL, at int, family uint8) bool {
 		}
 	}
 	ok := true
-	if t.decide, ok = w.trees(decide); !ok {
+	if t.decide, ok = w.trees(decide, plan); !ok {
 		return false
 	}
 	if t.audit, ok = w.auditTree(audit); !ok {

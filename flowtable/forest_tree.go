@@ -15,7 +15,6 @@ const (
 	forestBinth  = 6    // boxes that are compared rather than cut
 	forestCopies = 8    // children into which a box is copied before it goes to another tree
 	forestSmall  = 128  // boxes that are cut without sending any away
-	forestEject  = 4    // trees that send boxes away; those behind them copy
 	forestGain   = 0.85 // of the boxes, that a cut may leave to compare
 	forestStep   = 1.5  // boxes that a cut is worth at the least
 	forestGrowth = 4    // times as many boxes that a cut with copies may leave in all
@@ -23,6 +22,14 @@ const (
 	forestShare  = 32   // times as many boxes that the leaves of a tree may hold in all
 	forestSpare  = 256  // leaves that may be full beside that
 )
+
+// A forestPlan says how boxes are divided among trees: so many send away what would be copied much, those behind them
+// copy, and there are so many at most.
+type forestPlan struct{ eject, most int }
+
+// forestPlans are tried one after the other. Most sets are best copied early. Where prefixes of all lengths cross each
+// other that ends in long leaves, and in more trees than more that send away would have been.
+var forestPlans = [...]forestPlan{{4, 6}, {8, int(bpf.XDPForestLimitFOREST_TREES)}, {12, int(bpf.XDPForestLimitFOREST_TREES)}}
 
 // forestNode is a node while its tree is made.
 type forestNode struct {
@@ -48,13 +55,13 @@ type forestTree struct {
 }
 
 // trees makes trees of boxes until none is left. It answers false if they are too many.
-func (w *forestWriter) trees(boxes []int32) (roots []forestRoot, ok bool) {
+func (w *forestWriter) trees(boxes []int32, plan forestPlan) (roots []forestRoot, ok bool) {
 	for len(boxes) > 0 {
-		if len(roots) == int(bpf.XDPForestLimitFOREST_TREES) {
+		if len(roots) == plan.most {
 			return nil, false
 		}
 		t := w.newTree(len(boxes), int(bpf.XDPForestLimitFOREST_LEAF))
-		t.ejects = len(roots) < forestEject
+		t.ejects = len(roots) < plan.eject
 		root := t.build(boxes, 0)
 		rest := slices.DeleteFunc(slices.Clone(boxes), func(box int32) bool { return !t.away[box] })
 		if len(rest) < len(boxes) {
@@ -67,6 +74,9 @@ func (w *forestWriter) trees(boxes []int32) (roots []forestRoot, ok bool) {
 			w.note(written.tree, boxes, t.away)
 		} else if !t.ejects {
 			return nil, false
+		}
+		if !t.ejects && len(rest) > len(boxes)/2 && plan != forestPlans[len(forestPlans)-1] {
+			return nil, false // so will those behind it
 		}
 		boxes = rest
 	}
