@@ -27,6 +27,7 @@ type aclForest struct {
 	*forestArena
 	family  [2]forestFamily
 	entries []ACLEntry // that it was made of
+	work    float64    // ns that a search for one of its boxes takes, about
 }
 
 // forestFamily are the trees of one family.
@@ -120,32 +121,40 @@ func (f *aclForest) end() forestPlace {
 // themselves be told apart by cuts: where more than some thousand that ask for the same addresses, ports and
 // zones differ in large sets alone. Or where a program has no roots left for it.
 func (a *ACL) plant(entries []ACLEntry) bool {
-	for _, plan := range forestPlans {
-		if a.plantBy(entries, plan) {
-			return true
+	was := len(a.sets)
+	var best *aclForest
+	var sets []aclSet
+	for plan := range forestPlans {
+		f := a.plantBy(entries, plan)
+		if f != nil && (best == nil || f.work < best.work) {
+			best, sets = f, slices.Clone(a.sets)
+		}
+		a.sets = a.sets[:was]
+		if f != nil && f.work <= forestFine {
+			break
 		}
 	}
-	return false
+	if best == nil {
+		return false
+	}
+	a.forest, a.sets = best, sets
+	a.mapSets()
+	best.settle(a)
+	return true
 }
 
-// plantBy is plant with trees of a plan.
-func (a *ACL) plantBy(entries []ACLEntry, plan forestPlan) bool {
+// plantBy makes a forest by a plan, nil if it has no room.
+func (a *ACL) plantBy(entries []ACLEntry, plan forestPlan) *aclForest {
 	f := &aclForest{forestArena: &forestArena{base: a.baseForest}, entries: entries}
-	was := len(a.sets)
 	for i, family := range forestFamilies {
 		if !f.plantFamily(a, i, family, plan) {
-			a.sets = a.sets[:was]
-			return false
+			return nil
 		}
 	}
 	if f.end().roots > uint32(bpf.XDPForestLimitFOREST_ROOTS) {
-		a.sets = a.sets[:was]
-		return false
+		return nil
 	}
-	a.forest = f
-	a.mapSets()
-	f.settle(a)
-	return true
+	return f
 }
 
 // plantFamily adds the trees of one family.
@@ -184,6 +193,7 @@ func (f *aclForest) plantFamily(a *ACL, at int, family uint8, plan forestPlan) b
 	if t.decide, ok = w.trees(decide, plan); !ok {
 		return false
 	}
+	f.work = max(f.work, w.work(t.decide, decide))
 	if t.audit, ok = w.auditTree(audit); !ok {
 		return false
 	}

@@ -23,14 +23,6 @@ const (
 	forestSpare  = 256  // leaves that may be full beside that
 )
 
-// A forestPlan says how boxes are divided among trees: so many send away what would be copied much, those behind them
-// copy, and there are so many at most.
-type forestPlan struct{ eject, most int }
-
-// forestPlans are tried one after the other. Most sets are best copied early. Where prefixes of all lengths cross each
-// other that ends in long leaves, and in more trees than more that send away would have been.
-var forestPlans = [...]forestPlan{{4, 6}, {8, int(bpf.XDPForestLimitFOREST_TREES)}, {12, int(bpf.XDPForestLimitFOREST_TREES)}}
-
 // forestNode is a node while its tree is made.
 type forestNode struct {
 	bits, shift, word uint8 // bits 0: a leaf
@@ -49,39 +41,11 @@ type forestTree struct {
 	key     []byte
 	away    []bool // of each box: goes to the next tree
 	ejects  bool
-	leaf    int // most boxes of a leaf
-	copied  int // boxes in leaves
-	allowed int // most of them
-}
-
-// trees makes trees of boxes until none is left. It answers false if they are too many.
-func (w *forestWriter) trees(boxes []int32, plan forestPlan) (roots []forestRoot, ok bool) {
-	for len(boxes) > 0 {
-		if len(roots) == plan.most {
-			return nil, false
-		}
-		t := w.newTree(len(boxes), int(bpf.XDPForestLimitFOREST_LEAF))
-		t.ejects = len(roots) < plan.eject
-		root := t.build(boxes, 0)
-		rest := slices.DeleteFunc(slices.Clone(boxes), func(box int32) bool { return !t.away[box] })
-		if len(rest) < len(boxes) {
-			written, ok := t.write(root)
-			if !ok {
-				return nil, false
-			}
-			written.tree = uint8(len(roots))
-			roots = append(roots, written)
-			w.note(written.tree, boxes, t.away)
-		} else if !t.ejects {
-			return nil, false
-		}
-		if !t.ejects && len(rest) > len(boxes)/2 && plan != forestPlans[len(forestPlans)-1] {
-			return nil, false // so will those behind it
-		}
-		boxes = rest
-	}
-	sortRoots(roots)
-	return roots, true
+	whole   bool // holds all, or is given up
+	failed  bool // ... which it is
+	leaf    int  // most boxes of a leaf
+	copied  int  // boxes in leaves
+	allowed int  // most of them
 }
 
 // auditTree makes the one tree of boxes of audit entries, which sends none away: a packet is reported to all
@@ -139,7 +103,7 @@ func (w *forestWriter) newTree(boxes, leaf int) *forestTree {
 // build returns the root of a tree of boxes, depth cuts below the whole tree's.
 func (t *forestTree) build(boxes []int32, depth int) forestNode {
 	boxes = slices.DeleteFunc(boxes, func(box int32) bool { return t.away[box] })
-	if len(boxes) == 0 {
+	if len(boxes) == 0 || t.failed {
 		return forestNode{}
 	}
 	key := t.remember(boxes, depth)
@@ -158,6 +122,7 @@ func (t *forestTree) build(boxes []int32, depth int) forestNode {
 }
 
 func (t *forestTree) makeLeaf(boxes []int32) forestNode {
+	t.failed = t.failed || t.whole && len(boxes) > t.leaf
 	for _, box := range boxes[min(len(boxes), t.leaf):] {
 		t.away[box] = true
 	}
