@@ -65,6 +65,7 @@ type forestWriter struct {
 	tb           *treeBuilder
 	boxes        []forestBox
 	alternatives int
+	looks        int                                     // at boxes that windows may still be chosen by
 	take         func(array, n int) (at uint32, ok bool) // where what is made goes
 }
 
@@ -75,6 +76,7 @@ func newForestWriter(f *aclForest, tb *treeBuilder, items int) *forestWriter {
 	return &forestWriter{
 		forestArena: f.forestArena, family: tb.family, tb: tb, boxes: make([]forestBox, 0, items),
 		alternatives: max(4, min(forestAlternatives, forestBoxes/max(1, items))),
+		looks:        forestLooks,
 		take:         f.append,
 	}
 }

@@ -21,8 +21,9 @@ const (
 )
 
 const (
-	forestFine   = 300 // ns of a search, that are little enough, so that no other plan is tried
-	forestNarrow = 8   // bits that an address has at the least which is not wide
+	forestFine   = 300       // ns of a search, that are little enough, so that no other plan is tried
+	forestLooks  = 400 << 20 // at boxes, of what trees try that are to hold all of a group: a few seconds at the most
+	forestNarrow = 8         // bits that an address has at the least which is not wide
 )
 
 // What a search takes, about, in ns of a machine on which 100,000 rules take some 250: the ratios count.
@@ -64,10 +65,11 @@ func (w *forestWriter) trees(boxes []int32, plan forestPlan) (roots []forestRoot
 
 // tree makes the next tree of boxes, and returns those that it sends away: none if it is to hold all of them and can.
 func (w *forestWriter) tree(boxes []int32, whole bool) (t *forestTree, root forestNode, rest []int32) {
-	if whole {
+	if whole && w.looks > 0 {
 		t := w.newTree(len(boxes), int(bpf.XDPForestLimitFOREST_LEAF))
-		t.whole = true
-		if root := t.build(boxes, 0); !t.failed {
+		t.whole, t.allowed = true, t.allowed/2
+		root := t.build(boxes, 0)
+		if !t.failed {
 			return t, root, nil
 		}
 	}

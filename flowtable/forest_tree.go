@@ -103,7 +103,7 @@ func (w *forestWriter) newTree(boxes, leaf int) *forestTree {
 // build returns the root of a tree of boxes, depth cuts below the whole tree's.
 func (t *forestTree) build(boxes []int32, depth int) forestNode {
 	boxes = slices.DeleteFunc(boxes, func(box int32) bool { return t.away[box] })
-	if len(boxes) == 0 || t.failed {
+	if t.failed = t.failed || t.whole && (t.copied > t.allowed || t.looks < 0); t.failed || len(boxes) == 0 {
 		return forestNode{}
 	}
 	key := t.remember(boxes, depth)

@@ -95,6 +95,7 @@ func (t *forestTree) varies(boxes []int32, field int) (varies uint64, whole int)
 
 // score returns what a window leaves.
 func (t *forestTree) score(boxes []int32, w forestWindow, ejects bool) (score float64, ok bool) {
+	t.looks -= len(boxes)
 	count := t.count[:1<<w.bits]
 	clear(count)
 	wide, total, everywhere := 0, 0, 0
