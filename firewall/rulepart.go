@@ -72,13 +72,20 @@ func (l *loader) part(file int, text []byte, indent int) *partRules {
 		lines = append(lines, "")
 	}
 	t := &tree{name: l.policy.Files[file], lines: lines, size: usualSize}
-	docs := t.parse(lines, 1)
-	if len(t.errs) > 0 || len(docs) != 1 || docs[0].Kind != ListNode || docs[0].Pos.Column != indent+1 {
+	list, ok := t.plainItems()
+	if !ok {
+		docs := t.parse(lines, 1)
+		if len(t.errs) > 0 || len(docs) != 1 {
+			return nil
+		}
+		list = docs[0]
+	}
+	if list.Kind != ListNode || list.Pos.Column != indent+1 {
 		return nil
 	}
 	l.file, l.rules, l.places, l.warnings = file, nil, nil, nil
 	l.used, l.ruleIndex = make(map[string]bool), make(map[string]int)
-	l.readRules(docs[0])
+	l.readRules(list)
 	if len(l.Errs) > 0 {
 		return nil
 	}
