@@ -212,6 +212,7 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 				l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 				continue
 			}
+			m.Text = strings.Clone(m.Text)
 			l.warnUndecided(&m, item.Pos)
 			out, l.at = append(out, m), append(l.at, item.Pos)
 		}
@@ -264,9 +265,11 @@ func (l *loader) serviceMap(n *Node) (ServiceMatch, bool) {
 	return m, len(l.Errs) == before
 }
 
-// ports reads a port, a range, {set: name} or a list of these, joined, and what of it came from sets.
-func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from portList) {
+// ports reads a port, a range, {set: name} or a list of these, joined, and what it was made of if sets are among that.
+func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from *portList) {
 	out := []flowtable.U16Range{}
+	var own []flowtable.U16Range
+	var sets []string
 	items := l.List(n)
 	for _, item := range items {
 		if item.Kind == MapNode {
@@ -278,7 +281,7 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			for _, s := range l.List(f["set"]) {
 				if set := l.setByName(s, SetPort); set != nil {
 					out = append(out, set.Ports...)
-					from.sets = append(from.sets, set.Name)
+					sets = append(sets, set.Name)
 				}
 			}
 			continue
@@ -288,7 +291,7 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			continue
 		}
 		if text == NameAny {
-			out, from.own = append(out, anyPort...), append(from.own, anyPort...)
+			out, own = append(out, anyPort...), append(own, anyPort...)
 			continue
 		}
 		p, hint, err := parsePorts(text)
@@ -296,10 +299,13 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 			continue
 		}
-		out, from.own = append(out, p), append(from.own, p)
+		out, own = append(out, p), append(own, p)
 	}
 	if len(items) == 0 {
 		l.Fail(n.Pos.Errorf("an empty list of ports matches nothing").WithHint("leave `%s` out for any", what))
+	}
+	if len(sets) > 0 {
+		from = &portList{own, sets}
 	}
 	return joinPorts(out), from
 }
