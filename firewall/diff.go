@@ -63,12 +63,40 @@ func Diff(before, after *Policy) []Difference {
 	natName := func(r *NATRule) (string, Pos) { return r.Name, r.Pos }
 	diffSection(&out, KindNAT, before.NAT, after.NAT, natName, natFields, nil)
 	out = append(out, moved(KindNAT, before.NAT, after.NAT, natName)...)
-	ruleName := func(r *Rule) (string, Pos) { return r.Name, r.Pos }
-	diffSection(&out, KindRule, before.Rules, after.Rules, ruleName, ruleFields, sameRule)
-	out = append(out, moved(KindRule, before.Rules, after.Rules, ruleName)...)
+	old, rules := otherRules(before, after)
+	ruleName := func(r *placedRule) (string, Pos) { return r.Name, r.policy.RulePos(r.index) }
+	diffSection(&out, KindRule, old, rules, ruleName, func(r *placedRule) []field { return ruleFields(r.Rule) },
+		func(a, b *placedRule) bool { return sameRule(a.Rule, b.Rule) })
+	out = append(out, moved(KindRule, old, rules, ruleName)...)
 	diffSection(&out, KindTest, before.Tests, after.Tests,
 		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields, nil)
 	return out
+}
+
+// placedRule is a rule of a policy.
+type placedRule struct {
+	*Rule
+	policy *Policy
+	index  int
+}
+
+// otherRules returns the rules of both policies but for those at both ends that are known to be the same. One of these
+// is left in front, which what has moved may stand behind.
+func otherRules(before, after *Policy) (old, rules []placedRule) {
+	first, end := 0, [2]int{len(before.Rules), len(after.Rules)}
+	for first < min(end[0], end[1]) && before.Rules[first] == after.Rules[first] {
+		first++
+	}
+	for end[0] > first && end[1] > first && before.Rules[end[0]-1] == after.Rules[end[1]-1] {
+		end[0], end[1] = end[0]-1, end[1]-1
+	}
+	placed := func(p *Policy, end int) (out []placedRule) {
+		for i := max(first-1, 0); i < end; i++ {
+			out = append(out, placedRule{p.Rules[i], p, i})
+		}
+		return out
+	}
+	return placed(before, end[0]), placed(after, end[1])
 }
 
 // Changes are how many things of each kind differ.
@@ -237,7 +265,7 @@ func ruleFields(r *Rule) []field {
 
 // sameRule reports whether two rules say the same, without writing it out: of many rules most do.
 func sameRule(a, b *Rule) bool {
-	return a.Action == b.Action && a.Log == b.Log && a.Audit == b.Audit && a.Expires.Equal(b.Expires) && a.Midstream == b.Midstream &&
+	return a == b || a.Action == b.Action && a.Log == b.Log && a.Audit == b.Audit && a.Expires.Equal(b.Expires) && a.Midstream == b.Midstream &&
 		a.Bypass == b.Bypass && a.Mirror.Port == b.Mirror.Port && a.Mirror.Packets == b.Mirror.Packets && a.MSSClamp == b.MSSClamp &&
 		a.Description == b.Description && a.Owner == b.Owner &&
 		equal(&a.From, &b.From) && equal(&a.To, &b.To) && equal(a.Services, b.Services)

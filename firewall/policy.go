@@ -27,11 +27,14 @@ type Policy struct {
 	Workloads []Workload
 	Services  []Service
 	NAT       []NATRule
-	Rules     []Rule
+	Rules     []*Rule // what a later reading has as well is the same Rule: they must not be changed
 	Tests     []Test
 	Warnings  Errors // what Load noticed and does not forbid
 
-	used map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
+	used    map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
+	texts   [][]byte        // of Files
+	places  []rulePlace     // of the names of Rules
+	special []int32         // indices of the Rules that are
 }
 
 // Zone is a part of the network, by the ports and VLANs that its frames arrive on.
@@ -94,6 +97,8 @@ type Service struct {
 	Name    string
 	Matches []ServiceMatch
 	Pos     Pos
+
+	at []Pos // of Matches
 }
 
 // ServiceMatch is a protocol with ports; it matches when every field does.
@@ -104,9 +109,8 @@ type ServiceMatch struct {
 	// Never empty where a set has entries; {0, 65535} is any. An empty list matches nothing.
 	SrcPorts, DstPorts []flowtable.U16Range
 	Text               string // as written
-	Pos                Pos
 
-	src, dst portList // where sets are among what SrcPorts and DstPorts were made of
+	src, dst *portList // where sets are among it, what SrcPorts and DstPorts were made of
 }
 
 // Selector says which endpoint a rule speaks of. It matches when every field that is given does;
@@ -118,7 +122,6 @@ type Selector struct {
 	Sets      []string // of type prefix or mac
 	Workloads []string
 	Labels    map[string]string // a workload that has all of these
-	Pos       Pos
 }
 
 // Action is what a rule does.
@@ -130,7 +133,7 @@ const (
 	Reject
 )
 
-// Rule is one rule; the first that matches decides.
+// Rule is one rule; the first that matches decides. Where it stands the policy knows (Policy.RulePos).
 type Rule struct {
 	Name        string
 	Description string
@@ -145,9 +148,11 @@ type Rule struct {
 	Bypass      bool      // on_failure: bypass, where no worker takes what needs one; else it is dropped
 	Mirror      Mirror
 	MSSClamp    uint16 // most that SYNs over IPv4 may ask for, 20 less over IPv6; 0: whatever they do
-	Pos         Pos    // of the rule's name
-	FromPos     Pos
-	ToPos       Pos
+}
+
+// special reports whether the rule asks for more than a verdict for ever.
+func (r *Rule) special() bool {
+	return !r.Expires.IsZero() || r.Mirror.Port != "" || r.MSSClamp != 0 || r.Bypass
 }
 
 // Expired reports whether the rule does not match any more at now.

@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ func (a Action) String() string {
 // builtinPrefix begins the names of built-in rules.
 const builtinPrefix = "builtin-"
 
-func (l *loader) rules(n *Node) {
+func (l *loader) readRules(n *Node) {
 	if n.Kind != ListNode {
 		l.Fail(n.Pos.Errorf("rules must be a list, not %s", n.Kind).WithHint("begin each rule with: - name: NAME"))
 		return
@@ -32,7 +31,7 @@ func (l *loader) rules(n *Node) {
 }
 
 func (l *loader) rule(n *Node) {
-	f := l.Fields(n, "a rule", append(slices.Clone(keys["rule"]), laterKeys...))
+	f := l.Fields(n, "a rule", ruleKeys)
 	if n.Kind != MapNode {
 		return
 	}
@@ -44,22 +43,21 @@ func (l *loader) rule(n *Node) {
 			}
 		}
 	}
-	r := Rule{Pos: n.Pos}
-	if l.ruleName(&r.Name, &r.Pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, func(i int) Pos { return l.policy.Rules[i].Pos }) {
-		l.ruleIndex[r.Name] = len(l.policy.Rules)
+	r, pos := new(Rule), n.Pos
+	if l.ruleName(&r.Name, &pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, l.rulePos) {
+		l.ruleIndex[r.Name] = len(l.rules)
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
-	what := fmt.Sprintf("rule %q", r.Name)
-	l.ruleEnd(&r.From, &r.FromPos, what, r.Pos, "from", f["from"], "any, a zone, a workload")
-	l.ruleEnd(&r.To, &r.ToPos, what, r.Pos, "to", f["to"], "any, a zone, a workload")
+	l.ruleEnd(&r.From, "rule", r.Name, pos, "from", f["from"], "any, a zone, a workload")
+	l.ruleEnd(&r.To, "rule", r.Name, pos, "to", f["to"], "any, a zone, a workload")
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)
 	}
 	if v := f["action"]; v != nil {
 		r.Action = Action(slices.Index(actionNames[:], l.Choice(v, "action", actionNames[Allow:]...)))
 	} else {
-		l.Fail(r.Pos.Errorf("rule %q does not say its action", r.Name).WithHint("add action: allow, deny or reject"))
+		l.Fail(pos.Errorf("rule %q does not say its action", r.Name).WithHint("add action: allow, deny or reject"))
 	}
 	if v := f["log"]; v != nil {
 		r.Log = l.Bool(v, "log")
@@ -68,21 +66,38 @@ func (l *loader) rule(n *Node) {
 		r.Audit = l.Choice(v, "mode", "enforce", "audit") == "audit"
 	}
 	if v := f["expires"]; v != nil {
-		l.expires(&r, v)
+		l.expires(r, v)
 	}
 	if v := f["midstream"]; v != nil {
-		l.midstream(&r, v)
+		l.midstream(r, v)
 	}
 	if v := f["on_failure"]; v != nil {
-		l.onFailure(&r, v)
+		l.onFailure(r, v)
 	}
 	if v := f["mirror"]; v != nil {
-		l.mirror(&r, v)
+		l.mirror(r, v, pos)
 	}
 	if v := f["mss_clamp"]; v != nil {
-		l.mssClamp(&r, v)
+		l.mssClamp(r, v)
 	}
-	l.policy.Rules = append(l.policy.Rules, r)
+	l.rules = append(l.rules, r)
+	l.places = append(l.places, rulePlace{file: int32(l.file), line: int32(pos.Line), column: int32(pos.Column)})
+}
+
+// specialRules returns which rules are special.
+func specialRules(rules []*Rule) (special []int32) {
+	for i, r := range rules {
+		if r.special() {
+			special = append(special, int32(i))
+		}
+	}
+	return special
+}
+
+// rulePos returns the place of rule i of those that were read, without its line.
+func (l *loader) rulePos(i int) Pos {
+	at := &l.places[i]
+	return Pos{File: l.policy.Files[at.file], Line: int(at.line), Column: int(at.column)}
 }
 
 // ruleName reads the name of a rule of some kind, which no other of that kind may have: index has those that
@@ -97,7 +112,7 @@ func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node
 	if !ok {
 		return false
 	}
-	*to = text
+	*to = strings.Clone(text)
 	if !l.Identifier(name.Pos, "a "+kind, text) {
 		return false
 	}
@@ -113,12 +128,12 @@ func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node
 }
 
 // ruleEnd reads what a rule says of one end, which it must.
-func (l *loader) ruleEnd(to *Selector, at *Pos, rule string, pos Pos, key string, v *Node, may string) {
+func (l *loader) ruleEnd(to *Selector, kind, name string, pos Pos, key string, v *Node, may string) {
 	if v == nil {
-		l.Fail(pos.Errorf("%s does not say %s", rule, key).WithHint("add %s: %s, or {zone: ..., addresses: ...}", key, may))
+		l.Fail(pos.Errorf("%s %q does not say %s", kind, name, key).WithHint("add %s: %s, or {zone: ..., addresses: ...}", key, may))
 		return
 	}
-	*to, *at = l.selector(v, key, key == "from"), v.Pos
+	*to = l.selector(v, key, key == "from")
 }
 
 // expires reads the last day, in UTC, on which the rule matches.
@@ -149,7 +164,7 @@ func (l *loader) midstream(r *Rule, n *Node) {
 
 // selector reads `from` (source) or `to`.
 func (l *loader) selector(n *Node, what string, source bool) Selector {
-	s := Selector{Pos: n.Pos}
+	var s Selector
 	switch n.Kind {
 	case MapNode:
 		l.selectorMap(&s, n, what, source)
@@ -174,7 +189,7 @@ func (l *loader) selector(n *Node, what string, source bool) Selector {
 		l.selectorWord(&s, n, what, false)
 	}
 	if !source {
-		l.refuseMACs(&s)
+		l.refuseMACs(&s, n.Pos)
 	}
 	return s
 }
@@ -185,18 +200,20 @@ func (l *loader) selectorWord(s *Selector, n *Node, what string, inList bool) {
 	if !ok {
 		return
 	}
-	_, zone := l.zoneIndex[text]
-	_, workload := l.workloadIndex[text]
+	z, zone := l.zoneIndex[text]
+	w, workload := l.workloadIndex[text]
 	switch {
 	case text == NameAny && !inList:
 		s.Any = true
 	case text == NameAny:
 		l.Fail(n.Pos.Errorf("any beside others in %s", what).WithHint("any alone already holds the others"))
-	case zone || text == NameHost:
-		s.Zones = append(s.Zones, text)
+	case zone:
+		s.Zones = append(s.Zones, l.policy.Zones[z].Name)
+	case text == NameHost:
+		s.Zones = append(s.Zones, NameHost)
 	case workload:
 		l.used["workload "+text] = true
-		s.Workloads = append(s.Workloads, text)
+		s.Workloads = append(s.Workloads, l.policy.Workloads[w].Name)
 	case looksLikeAddress(text):
 		a, hint, err := parseAddresses(text)
 		if err != nil {
@@ -251,12 +268,13 @@ func (l *loader) selectorMap(s *Selector, n *Node, what string, source bool) {
 			if !ok {
 				continue
 			}
-			if _, known := l.workloadIndex[name]; !known {
+			w, known := l.workloadIndex[name]
+			if !known {
 				l.Fail(Unknown(item.Pos, "workload", name, slices.Sorted(maps.Keys(l.workloadIndex)), "declare it under `workloads`"))
 				continue
 			}
 			l.used["workload "+name] = true
-			s.Workloads = append(s.Workloads, name)
+			s.Workloads = append(s.Workloads, l.policy.Workloads[w].Name)
 		}
 		if len(items) == 0 {
 			l.Fail(v.Pos.Errorf("an empty list of workloads matches nothing").WithHint("leave `workload` out"))
@@ -327,7 +345,7 @@ func (p *Policy) labelled(labels map[string]string) []*Workload {
 
 // refuseMACs makes sure that `to` asks nothing that a packet does not tell: it carries the MAC of its
 // source, and that of its destination is not known before it was routed.
-func (l *loader) refuseMACs(s *Selector) {
+func (l *loader) refuseMACs(s *Selector, at Pos) {
 	var members []*Workload
 	for _, name := range s.Workloads {
 		members = append(members, &l.policy.Workloads[l.workloadIndex[name]])
@@ -337,7 +355,7 @@ func (l *loader) refuseMACs(s *Selector) {
 	}
 	for _, w := range members {
 		if len(w.MACs) > 0 {
-			l.Fail(s.Pos.Errorf("workload %q has macs and cannot be a destination", w.Name).
+			l.Fail(at.Errorf("workload %q has macs and cannot be a destination", w.Name).
 				WithHint("MAC addresses are known of the source only; name the destination by its addresses"))
 		}
 	}

@@ -173,15 +173,16 @@ func (m *ServiceMatch) undecided() bool {
 }
 
 // services reads a service: a name, a literal, a map, `any`, or a list of these. Names are looked up
-// in the policy unless declaring, when only literals and maps may stand there. Any is nil.
+// in the policy unless declaring, when only literals and maps may stand there. Any is nil. Where each is said is in l.at.
 func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 	out := []ServiceMatch{}
+	l.at = l.at[:0]
 	items := l.List(n)
 	for _, item := range items {
 		switch {
 		case item.Kind == MapNode:
 			if m, ok := l.serviceMap(item); ok {
-				out = append(out, m)
+				out, l.at = append(out, m), append(l.at, item.Pos)
 			}
 		case item.Kind == ScalarNode && item.Text == NameAny:
 			if declaring {
@@ -211,9 +212,9 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 				l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 				continue
 			}
-			m.Pos = item.Pos
-			l.warnUndecided(&m)
-			out = append(out, m)
+			m.Text = strings.Clone(m.Text)
+			l.warnUndecided(&m, item.Pos)
+			out, l.at = append(out, m), append(l.at, item.Pos)
 		}
 	}
 	if len(items) == 0 {
@@ -222,9 +223,9 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 	return out
 }
 
-func (l *loader) warnUndecided(m *ServiceMatch) {
+func (l *loader) warnUndecided(m *ServiceMatch, at Pos) {
 	if m.undecided() {
-		l.warn(m.Pos.Errorf("no rule is asked about %s", m.Text).
+		l.warn(at.Errorf("no rule is asked about %s", m.Text).
 			WithHint("ICMP errors and replies follow the flow that they speak of; rules decide about echo-request (and IPv4 timestamp-request)"))
 	}
 }
@@ -232,6 +233,7 @@ func (l *loader) warnUndecided(m *ServiceMatch) {
 func (l *loader) serviceByName(n *Node, name string) []ServiceMatch {
 	if s, ok := l.serviceIndex[name]; ok {
 		l.used["service "+name] = true
+		l.at = append(l.at, l.policy.Services[s].at...)
 		return l.policy.Services[s].Matches
 	}
 	known := append(slices.Sorted(maps.Keys(l.serviceIndex)), protoNames()...)
@@ -243,7 +245,7 @@ func (l *loader) serviceByName(n *Node, name string) []ServiceMatch {
 func (l *loader) serviceMap(n *Node) (ServiceMatch, bool) {
 	before := len(l.Errs)
 	f := l.Fields(n, "a service", keys["service"])
-	m := ServiceMatch{SrcPorts: anyPort, DstPorts: anyPort, Text: "service", Pos: n.Pos}
+	m := ServiceMatch{SrcPorts: anyPort, DstPorts: anyPort, Text: "service"}
 	proto := f["proto"]
 	if proto == nil {
 		if len(l.Errs) == before {
@@ -263,9 +265,11 @@ func (l *loader) serviceMap(n *Node) (ServiceMatch, bool) {
 	return m, len(l.Errs) == before
 }
 
-// ports reads a port, a range, {set: name} or a list of these, joined, and what of it came from sets.
-func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from portList) {
+// ports reads a port, a range, {set: name} or a list of these, joined, and what it was made of if sets are among that.
+func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from *portList) {
 	out := []flowtable.U16Range{}
+	var own []flowtable.U16Range
+	var sets []string
 	items := l.List(n)
 	for _, item := range items {
 		if item.Kind == MapNode {
@@ -277,7 +281,7 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			for _, s := range l.List(f["set"]) {
 				if set := l.setByName(s, SetPort); set != nil {
 					out = append(out, set.Ports...)
-					from.sets = append(from.sets, set.Name)
+					sets = append(sets, set.Name)
 				}
 			}
 			continue
@@ -287,7 +291,7 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			continue
 		}
 		if text == NameAny {
-			out, from.own = append(out, anyPort...), append(from.own, anyPort...)
+			out, own = append(out, anyPort...), append(own, anyPort...)
 			continue
 		}
 		p, hint, err := parsePorts(text)
@@ -295,10 +299,13 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 			continue
 		}
-		out, from.own = append(out, p), append(from.own, p)
+		out, own = append(out, p), append(own, p)
 	}
 	if len(items) == 0 {
 		l.Fail(n.Pos.Errorf("an empty list of ports matches nothing").WithHint("leave `%s` out for any", what))
+	}
+	if len(sets) > 0 {
+		from = &portList{own, sets}
 	}
 	return joinPorts(out), from
 }

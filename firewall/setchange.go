@@ -38,8 +38,12 @@ func (p *Policy) WithSets(changes map[string]SetChange) *Policy {
 		out.Services[i].Matches = withPorts(out.Services[i].Matches, holds)
 	}
 	out.Rules = slices.Clone(p.Rules)
-	for i := range out.Rules {
-		out.Rules[i].Services = withPorts(out.Rules[i].Services, holds)
+	for i, r := range out.Rules {
+		if services := withPorts(r.Services, holds); len(services) > 0 && &services[0] != &r.Services[0] {
+			with := *r
+			with.Services = services
+			out.Rules[i] = &with
+		}
 	}
 	out.NAT = slices.Clone(p.NAT)
 	for i := range out.NAT {
@@ -92,16 +96,16 @@ func withPorts(in []ServiceMatch, sets map[string]*Set) []ServiceMatch {
 	out := in
 	for i := range in {
 		m := in[i]
-		if len(m.src.sets)+len(m.dst.sets) == 0 {
+		if m.src == nil && m.dst == nil {
 			continue
 		}
 		if &out[0] == &in[0] {
 			out = slices.Clone(in)
 		}
-		if len(m.src.sets) > 0 {
+		if m.src != nil {
 			m.SrcPorts = m.src.resolve(sets)
 		}
-		if len(m.dst.sets) > 0 {
+		if m.dst != nil {
 			m.DstPorts = m.dst.resolve(sets)
 		}
 		out[i] = m

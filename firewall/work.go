@@ -3,6 +3,7 @@ package firewall
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
@@ -18,7 +19,8 @@ const (
 type Mirror struct {
 	Port    string // "": none are
 	Packets uint32 // of each flow, both directions together, from its first; 0: all
-	Pos     Pos    // of the port's name
+
+	below, column int32 // the place of the port's name: lines below that of the rule's, and column
 }
 
 // maxMirrored is the most packets of a flow that may be asked for; a flow counts more without an end.
@@ -47,8 +49,8 @@ func (l *loader) onFailure(r *Rule, n *Node) {
 	}
 }
 
-// mirror reads a port, or a map of port and packets.
-func (l *loader) mirror(r *Rule, n *Node) {
+// mirror reads a port, or a map of port and packets, of the rule that is named at a place.
+func (l *loader) mirror(r *Rule, n *Node, at Pos) {
 	port := n
 	if n.Kind == MapNode {
 		f := l.Fields(n, "mirror", keys["mirror"])
@@ -65,7 +67,7 @@ func (l *loader) mirror(r *Rule, n *Node) {
 	if !ok || !l.Identifier(port.Pos, "a port", name) {
 		return
 	}
-	r.Mirror.Port, r.Mirror.Pos = name, port.Pos
+	r.Mirror.Port, r.Mirror.below, r.Mirror.column = strings.Clone(name), int32(port.Pos.Line-at.Line), int32(port.Pos.Column)
 	switch {
 	case r.Action != Allow && r.Action != 0:
 		l.Fail(n.Pos.Errorf("mirror on a rule that does not allow").
@@ -86,10 +88,10 @@ func (l *loader) mirror(r *Rule, n *Node) {
 // monitors makes sure that the ports that rules mirror to exist. Those of rules that have expired are asked
 // for as well, so that a policy does not become wrong by itself.
 func (c *compiler) monitors() {
-	for i := range c.policy.Rules {
+	for _, i := range c.policy.special {
 		m := &c.policy.Rules[i].Mirror
 		if m.Port != "" && !c.opts.OwnNamePorts && !c.portExists(m.Port) {
-			c.fail(Unknown(m.Pos, "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
+			c.fail(Unknown(c.policy.mirrorPos(int(i)), "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
 		}
 	}
 }
@@ -97,7 +99,7 @@ func (c *compiler) monitors() {
 // Stages are what workers do with the flows of each rule that asks for that, beside what they do with all.
 func (c *Compiled) Stages(all uint8) flowtable.Stages {
 	s := flowtable.Stages{Force: all}
-	for _, id := range c.Order {
+	for _, id := range c.Special {
 		if r := &c.Rules[id]; r.Mirror.Port != "" && !r.Expired {
 			if s.Rules == nil {
 				s.Rules = make(map[uint32]uint8)
@@ -108,12 +110,13 @@ func (c *Compiled) Stages(all uint8) flowtable.Stages {
 	return s
 }
 
-// Monitors returns the first rule that mirrors to each monitor port, by the port's name.
-func (p *Policy) Monitors() map[string]*Rule {
-	out := make(map[string]*Rule)
-	for i := range p.Rules {
-		if r := &p.Rules[i]; r.Mirror.Port != "" && out[r.Mirror.Port] == nil {
-			out[r.Mirror.Port] = r
+// Monitors returns the first rule that mirrors to each monitor port, by the port's name, with the place where it says so.
+func (p *Policy) Monitors() map[string]Ref {
+	out := make(map[string]Ref)
+	for _, i := range p.special {
+		r := p.Rules[i]
+		if _, known := out[r.Mirror.Port]; r.Mirror.Port != "" && !known {
+			out[r.Mirror.Port] = Ref{r.Name, p.mirrorPos(int(i))}
 		}
 	}
 	return out
