@@ -18,15 +18,15 @@ type fields struct {
 	destination, server, nat *pipe.Field
 }
 
-// Numbers of the own fields.
+// Numbers of the own fields, as [pipe.OwnField] has them.
 const (
-	ownFrom = iota
-	ownTo
-	ownMAC
-	ownLocal
-	ownDestination
-	ownServer
-	ownSource
+	FieldFrom        = iota // zone.from: id of a zone
+	FieldTo                 // zone.to: likewise
+	FieldMAC                // src.mac: the policy's number of a MAC address, 0: none that it names
+	FieldLocal              // dst.local: 1 or 0
+	FieldDestination        // nat.destination: id of a nat rule, 0: none
+	FieldServer             // nat.server: place in [flowtable.NAT]'s Servers
+	FieldSource             // nat.source: id of a nat rule, 0: none
 )
 
 func newFields(c *firewall.Compiled) *fields {
@@ -53,18 +53,18 @@ func newFields(c *firewall.Compiled) *fields {
 		icmpType: is("icmp.type"), icmpCode: is("icmp.code"),
 		src:  [2]*pipe.Field{is("ipv4.src"), is("ipv6.src")},
 		dst:  [2]*pipe.Field{is("ipv4.dst"), is("ipv6.dst")},
-		from: pipe.OwnField(ownFrom, "zone.from", "zone of the port and VLAN that the packet came by", zone),
-		to:   pipe.OwnField(ownTo, "zone.to", "zone to which the route leads", zone),
-		mac: pipe.OwnField(ownMAC, "src.mac", "source MAC address, if the policy names it", func(id uint32) string {
+		from: pipe.OwnField(FieldFrom, "zone.from", "zone of the port and VLAN that the packet came by", zone),
+		to:   pipe.OwnField(FieldTo, "zone.to", "zone to which the route leads", zone),
+		mac: pipe.OwnField(FieldMAC, "src.mac", "source MAC address, if the policy names it", func(id uint32) string {
 			if mac, ok := macs[id]; ok {
 				return mac
 			}
 			return number(id)
 		}),
-		local:       pipe.OwnField(ownLocal, "dst.local", "1: the destination is an address of the gateway", number),
-		destination: pipe.OwnField(ownDestination, "nat.destination", "nat rule that translates the destination", rule),
-		server:      pipe.OwnField(ownServer, "nat.server", "number of the server that becomes the destination", number),
-		nat:         pipe.OwnField(ownSource, "nat.source", "nat rule that translates the source", rule),
+		local:       pipe.OwnField(FieldLocal, "dst.local", "1: the destination is an address of the gateway", number),
+		destination: pipe.OwnField(FieldDestination, "nat.destination", "nat rule that translates the destination", rule),
+		server:      pipe.OwnField(FieldServer, "nat.server", "number of the server that becomes the destination", number),
+		nat:         pipe.OwnField(FieldSource, "nat.source", "nat rule that translates the source", rule),
 	}
 }
 
