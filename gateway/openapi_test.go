@@ -34,7 +34,7 @@ var apiTypes = map[string]any{
 	"UnconfirmedStatus": UnconfirmedStatus{}, "RolledBackStatus": RolledBackStatus{}, "Confirmed": Confirmed{},
 	"HistoryEntry": HistoryEntry{}, "Changes": firewall.Changes{}, "Change": firewall.Change{},
 	"PolicyDiff": PolicyDiff{}, "DiffSide": DiffSide{}, "Difference": firewall.Difference{}, "FieldDiff": firewall.FieldDiff{},
-	"Pipeline": Pipeline{}, "PipelineApplied": PipelineApplied{}, "PipelineNotice": PipelineNotice{}, "PipelineRemoved": PipelineRemoved{}, "PipelineWalk": PipelineWalk{}, "PipelineWalkStep": PipelineWalkStep{},
+	"Pipeline": Pipeline{}, "PolicyPipes": PolicyPipes{}, "PipelineApplied": PipelineApplied{}, "PipelineNotice": PipelineNotice{}, "PipelineRemoved": PipelineRemoved{}, "PipelineWalk": PipelineWalk{}, "PipelineWalkStep": PipelineWalkStep{},
 	"PipelineReport": pipe.Report{}, "PipeReport": pipe.PipeReport{}, "PipeEntry": pipe.EntryReport{}, "PipeCounter": pipe.CounterReport{}, "SetStatus": SetStatus{}, "SetEntry": SetEntry{}, "SetChange": SetChange{}, "SetChanged": SetChanged{},
 	"WorkersStatus": WorkersStatus{}, "WorkersSummary": WorkersSummary{}, "WorkerAttempt": worker.Attempt{}, "WorkerMemory": worker.MemoryStatus{},
 	"WorkerStatus": worker.WorkerStatus{}, "WorkerQueue": worker.QueueStatus{}, "WorkerRing": worker.RingStatus{}, "WorkerStall": worker.Stall{},

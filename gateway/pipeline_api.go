@@ -25,13 +25,10 @@ func (d *pipelineDesk) register(mux *router) {
 
 // show answers GET /v1/pipeline: null without a pipeline.
 func (d *pipelineDesk) show(w http.ResponseWriter, req *http.Request) {
-	most := pipelineEntries
-	if text := req.Form.Get("entries"); text != "" {
-		var err error
-		if most, err = strconv.Atoi(text); err != nil || most < 0 {
-			refuse(w, http.StatusBadRequest, apiError{Error: fmt.Sprintf("entries %q is not how many entries of a pipe to list", shortened(text)), Hint: "write a number"})
-			return
-		}
+	most, err := entriesAsked(req)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, apiError{Error: err.Error(), Hint: "write a number"})
+		return
 	}
 	answer(w, func() (*Pipeline, error) { return d.report(most) })
 }

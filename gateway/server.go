@@ -27,6 +27,7 @@ const serverGrace = 2 * time.Second
 //	GET /v1/passes
 //	GET /v1/rules
 //	GET /v1/nat
+//	GET /v1/pipeline/policy[?entries=N]
 //	POST /v1/reload
 //	POST /v1/flows/kill?filter=EXPRESSION|all=1
 //	GET /v1/policy/history
@@ -74,6 +75,7 @@ func newServer(r *reporter, policy *policyDesk, pipelines *pipelineDesk, change 
 	mux.HandleFunc("GET /v1/nat", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.nat) })
 	policy.register(mux)
 	pipelines.register(mux)
+	mux.HandleFunc("GET /v1/pipeline/policy", r.showPolicy)
 	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })
 	mux.HandleFunc("GET /v1/sets/{name}", s.setEntries)
 	mux.HandleFunc("POST /v1/sets/{name}/add", changes(s.changeSet(false)))

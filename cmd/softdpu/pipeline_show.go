@@ -17,18 +17,26 @@ const pipelineEntries = 20
 func newPipelineShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [FILE]",
-		Short: "Show the pipeline in force with its counts, or that of a file",
-		Long: `Show the pipeline in front of the running gateway's policy: its pipes in the order in which packets come to
-them, their entries, where these forward to, and what they have counted. With a file, that one as it would
-be compiled, without counts and without a gateway.
+		Short: "Show all pipes in force with their counts, or those of files",
+		Long: `Show the pipes of the running gateway in the order in which packets come to them: those of the pipeline in front
+of the policy, if there is one, then the gateway's own, which are the policy with its nat rules. Of each, the
+entries, where these forward to, and what they have counted. A rule with several entries has its counts at the
+first one.
+
+With a file, show that pipeline as it would be compiled, and with --policy or -c a policy's pipes, without
+counts and without a gateway.
 
 --plan shows instead what the compiler has made of each pipe, why, and how many nanoseconds it predicts for a
 packet that enters it. -o mermaid draws a graph for a page of Markdown.`,
 		Example: `  sudo softdpu pipeline show
   sudo softdpu pipeline show --plan
-  softdpu pipeline show edge.yaml -o mermaid`,
+  softdpu pipeline show edge.yaml -o mermaid
+  softdpu pipeline show --policy policy.d --plan`,
 		Args: takes(1),
 	}
+	var source policySource
+	source.addConfigFlag(cmd)
+	source.addPolicyFlag(cmd)
 	format, socket := "table", addSocketFlag(cmd)
 	cmd.Flags().StringVarP(&format, "output", "o", format, "what to print: table, json or mermaid")
 	plan := cmd.Flags().Bool("plan", false, "what became of each pipe, and why")
@@ -40,41 +48,75 @@ packet that enters it. -o mermaid draws a graph for a page of Markdown.`,
 		if *most < 0 {
 			return usagef(cmd, "--entries %d: it is how many entries to show", *most)
 		}
-		var report *pipe.Report
-		var whole any
-		if len(args) == 1 {
-			prog, err := compilePipelineFile(env, args[0])
-			if err != nil {
-				return err
-			}
-			report = prog.Report(*most, 0)
-			report.Forget()
-			whole = report
+		var shown *shownPipelines
+		var err error
+		if len(args) == 1 || source.config != "" || len(source.policies) > 0 {
+			shown, err = pipesOfFiles(env, args, &source, *most)
 		} else {
-			in, err := gateway.NewClient(*socket).Pipeline(cmd.Context(), *most)
-			if err != nil {
-				return err
-			}
-			whole = in
-			if in != nil {
-				report = &in.Runs
-			}
+			shown, err = pipesInForce(cmd.Context(), gateway.NewClient(*socket), *most)
 		}
 		switch {
+		case err != nil:
+			return err
+		case format == "json" && shown.Policy == nil:
+			return printJSON(env.Stdout, shown.Pipeline)
 		case format == "json":
-			return printJSON(env.Stdout, whole)
-		case report == nil:
-			_, err := fmt.Fprintln(env.Stdout, "no pipeline is in force: packets go to the policy at once")
-			return err
+			return printJSON(env.Stdout, shown)
 		case format == "mermaid":
-			_, err := io.WriteString(env.Stdout, report.Mermaid())
+			_, err := io.WriteString(env.Stdout, pipe.Mermaid(shown.Pipeline, shown.own()))
 			return err
-		case *plan:
-			return planTable(report).write(env.Stdout, env.Width())
 		}
-		return pipelineTable(report).write(env.Stdout, env.Width())
+		return shown.tables(env, *plan)
 	}
 	return cmd
+}
+
+// pipesOfFiles compiles a pipeline, a policy, or both.
+func pipesOfFiles(env *Env, args []string, source *policySource, most int) (*shownPipelines, error) {
+	s := &shownPipelines{}
+	if len(args) == 1 {
+		prog, err := compilePipelineFile(env, args[0])
+		if err != nil {
+			return nil, err
+		}
+		s.Pipeline = prog.Report(most, 0)
+		s.Pipeline.Forget()
+	}
+	if source.config == "" && len(source.policies) == 0 {
+		return s, nil
+	}
+	var err error
+	s.Policy, err = loadPolicyPipes(env, source, most)
+	return s, err
+}
+
+// tables prints what there is for people.
+func (s *shownPipelines) tables(env *Env, plan bool) error {
+	front, own := pipelineTable, policyTable
+	if plan {
+		front, own = planTable, planTable
+	}
+	switch {
+	case s.Pipeline != nil:
+		if err := front(s.Pipeline).write(env.Stdout, env.Width()); err != nil {
+			return err
+		}
+	case s.Policy.Epoch != nil:
+		if _, err := fmt.Fprintln(env.Stdout, "no pipeline is in force: packets go to the policy at once"); err != nil {
+			return err
+		}
+	}
+	if s.Policy == nil {
+		return nil
+	}
+	head := ""
+	if s.Pipeline != nil || s.Policy.Epoch != nil {
+		head = "\nThe policy's own pipes:\n"
+	}
+	if _, err := io.WriteString(env.Stdout, head); err != nil {
+		return err
+	}
+	return own(s.Policy.Pipeline).write(env.Stdout, env.Width())
 }
 
 func pipelineTable(r *pipe.Report) *table {

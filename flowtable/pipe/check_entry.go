@@ -85,6 +85,10 @@ func (e *Entry) key(b []byte) []byte {
 // entry checks one entry by itself.
 func (c *checker) entry(at subject, p *Pipe, e *Entry) {
 	c.misplaced(at, p, e)
+	if e.Audit || e.Log || slices.ContainsFunc(e.Match, func(m Match) bool { return m.Among != nil }) {
+		c.fail(at.Errorf("only entries of the gateway's own pipes ask for sets, are in audit mode, or are logged").WithHint("write an entry for each range, and forward to another pipe"))
+		return
+	}
 	switch p.Kind {
 	case Basic:
 		c.exact(at, p.Match, e)

@@ -15,6 +15,9 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 func (c *checker) pipes() {
 	p := c.pipeline
 	here := subject{pos: p.Pos}
+	if p.Own {
+		c.fail(here.Errorf("it says what the gateway's own pipes do, and is not compiled").WithHint("rules of a policy become these pipes"))
+	}
 	if n := len(p.Pipes); n == 0 || n > MaxPipes {
 		c.fail(here.Errorf("%d pipes: a pipeline has 1 to %d", n, MaxPipes).WithHint("one pipe takes what several of the same kind and fields hold"))
 	}

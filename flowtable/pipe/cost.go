@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"unsafe"
+
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // The cost model: what a packet takes in a pipe, in ns, beyond a program that does nothing. The constants are fitted to
@@ -52,6 +54,14 @@ func (t *tree) cost() float64 { return costStep * t.depth }
 // costExact is what a look-up in a table of exact matches takes.
 func costExact(entries int) float64 { return costProbe + costMemory(entries*entryBytes) }
 
+// costClassifier is what a classifier of so many entries takes.
+func costClassifier(acl *flowtable.ACL, entries int) float64 {
+	if len(acl.Forest().Nodes) > 0 {
+		return costACL + costForest + costLevel*math.Max(0, math.Log2(float64(entries)/4000))
+	}
+	return costACL + 1.25*costStep*math.Log2(float64(entries+1))
+}
+
 // predict says what a pipe takes.
 func (c *compiler) predict(pl *Planned) float64 {
 	n := len(pl.Pipe.Entries)
@@ -76,12 +86,7 @@ func (c *compiler) predict(pl *Planned) float64 {
 			ns += costExact(n)
 		}
 	case InACL:
-		ns += costACL
-		if len(pl.ACL.Forest().Nodes) > 0 {
-			ns += costForest + costLevel*math.Max(0, math.Log2(float64(n)/4000))
-		} else {
-			ns += 1.25 * costStep * math.Log2(float64(n+1))
-		}
+		ns += costClassifier(pl.ACL, n)
 	case InSlots:
 		ns += costSlot
 		if len(pl.keys) > 0 {

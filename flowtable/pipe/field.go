@@ -18,6 +18,8 @@ type Field struct {
 	Only   uint32 // the field is these bits of its word, which are not numbers but facts (PIPE_HAS); 0: a number of Bits
 	Format Format // how people write it
 	Help   string // one line for people
+
+	say func(uint32) string // how people call a value; nil: as Format says
 }
 
 // Format is how people write a field's values.

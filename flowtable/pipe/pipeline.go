@@ -39,6 +39,9 @@ type Pipeline struct {
 	// Ports are the ids of the ports that the pipeline names, by name: [Pipeline.Resolve] fills them in.
 	Ports map[string]uint32
 	Pos   Pos
+	// Own says that it describes the gateway's own pipes, which are not compiled from it: see [Describing]. Only such a
+	// pipeline has entries with Among, Audit and Log, and forwards to [ToRoute].
+	Own bool
 }
 
 // Pos is where something stands in a file; without a file it is empty.
@@ -101,9 +104,14 @@ type Match struct {
 	Mask  Value // nil: all ones
 	// Last, if not nil, makes it a range from Value to Last (ports of ACL pipes; any field of 32 bits at most in control pipes).
 	Last Value
-	Port string // of field port, in the place of Value: its name, until [Pipeline.Resolve]
-	Pos  Pos
+	// Among, if not nil, are the ranges of which one must hold the field, in the place of all of these.
+	Among []Span
+	Port  string // of field port, in the place of Value: its name, until [Pipeline.Resolve]
+	Pos   Pos
 }
+
+// Span is a closed interval of a field's values, whose words are the first ones.
+type Span struct{ First, Last [4]uint32 }
 
 // Compare is how a condition holds two values against each other.
 type Compare string
@@ -142,6 +150,8 @@ type Entry struct {
 	List       []Action     // ordered list: done instead of a template
 	Monitor    *Monitor     // instead of the pipe's
 	Forward    *Forward     // instead of the pipe's
+	Audit      bool         // ACL: a packet that matches is noted, and decided by the entries behind it
+	Log        bool         // the gateway tells of what it decides
 	Pos        Pos
 }
 
@@ -226,6 +236,7 @@ const (
 	ToDrop   Target = "drop"
 	ToHost   Target = "host"   // the kernel of this machine
 	ToPolicy Target = "policy" // the gateway's own pipes, which is what happens without a pipeline
+	ToRoute  Target = "route"  // where the route leads, or this machine: of the gateway's own pipes
 )
 
 // Forward is where a packet goes next.
@@ -236,5 +247,6 @@ type Forward struct {
 	// lacks says 0.
 	Index     int
 	IndexFrom *Field
+	Reason    string // of the gateway's own pipes: why a packet is dropped
 	Pos       Pos
 }

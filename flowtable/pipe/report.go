@@ -33,6 +33,10 @@ type PipeReport struct {
 	Total        int           `json:"total"`   // entries
 	Entries      []EntryReport `json:"entries"` // the first ones
 	Miss         EntryReport   `json:"miss"`    // packets that no entry matches
+	// Forward is where packets go that match, of a pipe without entries; else "".
+	Forward string `json:"forward,omitempty"`
+	// MemoryBytes is what a pipe of the gateway's own has in maps.
+	MemoryBytes int `json:"memory_bytes,omitempty"`
 }
 
 // EntryReport is one entry.
@@ -45,6 +49,14 @@ type EntryReport struct {
 	Packets *uint64  `json:"packets"`
 	Bytes   *uint64  `json:"bytes"`  // of frames
 	IdleS   *float64 `json:"idle_s"` // since its last packet; null if there was none
+	// Of the gateway's own pipes: what an entry writes, the flows that are its, where it is written, and whether it
+	// tells of what it decides, or decides nothing.
+	Does  string  `json:"does,omitempty"`
+	Flows *uint64 `json:"flows,omitempty"`
+	File  string  `json:"file,omitempty"`
+	Line  int     `json:"line,omitempty"`
+	Log   bool    `json:"log,omitempty"`
+	Audit bool    `json:"audit,omitempty"`
 }
 
 // CounterReport is a counter that entries share.
@@ -92,10 +104,19 @@ func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 	}
 	for i, e := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
 		out := EntryReport{Name: e.Name, Priority: e.Priority, Match: p.asks(pl.Pipe, e), Forward: p.forwardText(e.Forward, pl.Pipe.Forward)}
+		if p.Pipeline.Own {
+			out.File, out.Line, out.Log, out.Audit = e.Pos.File, e.Pos.Line, e.Log, e.Audit
+			if e.Action < len(pl.Pipe.Actions) {
+				out.Does = pl.Pipe.Actions[e.Action].Name
+			}
+		}
 		if i < len(pl.Places) && pl.Pipe.monitor(e).Count {
 			p.count1(&out, pl.Places[i], now)
 		}
 		r.Entries = append(r.Entries, out)
+	}
+	if pl.Pipe.Kind == CT {
+		r.Forward = p.forwardText(pl.Pipe.Forward, nil)
 	}
 	r.Miss = EntryReport{Match: []string{}, Forward: p.forwardText(&pl.Pipe.Miss, nil)}
 	if pl.Miss != 0 {
@@ -161,6 +182,8 @@ func (p *Program) forwardText(f, otherwise *Forward) string {
 // String says where packets go, as in "pipe rules" or "drop".
 func (f *Forward) String() string {
 	switch {
+	case f.Reason != "":
+		return fmt.Sprintf("%s (%s)", f.To, f.Reason)
 	case f.To != ToPipe && f.To != ToPort:
 		return string(f.To)
 	case f.IndexFrom != nil:
@@ -183,48 +206,89 @@ func (r *EntryReport) Title() string {
 }
 
 // Mermaid draws the pipeline as a graph, with the packets that took each way.
-func (r *Report) Mermaid() string {
-	var b strings.Builder
-	b.WriteString("flowchart TD\n")
-	ends := map[string]string{}
-	node := func(forward string) string {
-		name, isPipe := strings.CutPrefix(forward, "pipe ")
-		if isPipe {
-			name, _, _ = strings.Cut(name, ",")
-			return "p_" + mermaidID(name)
-		}
-		id := "to_" + mermaidID(forward)
-		ends[id] = forward
-		return id
+func (r *Report) Mermaid() string { return Mermaid(r, nil) }
+
+// Mermaid draws a pipeline, and the gateway's own pipes behind what it forwards to the policy; either may be nil.
+func Mermaid(front, own *Report) string {
+	var g graph
+	g.WriteString("flowchart TD\n")
+	g.ends = map[string]string{}
+	if own != nil {
+		g.policy = g.pipe("own_", own.Root)
 	}
-	fmt.Fprintf(&b, "  in((packets)) --> p_%s\n", mermaidID(r.Root))
+	switch {
+	case front != nil:
+		fmt.Fprintf(&g, "  in((packets)) --> %s\n", g.pipe("p_", front.Root))
+		g.draw(front, "p_")
+	case own != nil:
+		fmt.Fprintf(&g, "  in((packets)) --> %s\n", g.policy)
+	}
+	if own != nil {
+		g.draw(own, "own_")
+	}
+	for _, id := range sortedKeys(g.ends) {
+		fmt.Fprintf(&g, "  %s([\"%s\"])\n", id, mermaidText(g.ends[id]))
+	}
+	return g.String()
+}
+
+// graph is a drawing on its way.
+type graph struct {
+	strings.Builder
+	ends   map[string]string // where ways end, by id
+	policy string            // where packets for the policy go on; "" ends their way
+}
+
+func (g *graph) pipe(prefix, name string) string { return prefix + mermaidID(name) }
+
+// node is where a forward of a pipeline leads.
+func (g *graph) node(prefix, forward string) string {
+	if name, isPipe := strings.CutPrefix(forward, "pipe "); isPipe {
+		name, _, _ = strings.Cut(name, ",")
+		return g.pipe(prefix, name)
+	}
+	if forward == string(ToPolicy) && g.policy != "" {
+		return g.policy
+	}
+	id := "to_" + mermaidID(forward)
+	g.ends[id] = forward
+	return id
+}
+
+func (g *graph) draw(r *Report, prefix string) {
 	for i := range r.Pipes {
 		p := &r.Pipes[i]
-		fmt.Fprintf(&b, "  p_%s[\"%s<br/>%s, %s\"]\n", mermaidID(p.Name), mermaidText(p.Name), p.Kind, p.Became)
+		id := g.pipe(prefix, p.Name)
+		fmt.Fprintf(g, "  %s[\"%s<br/>%s, %s\"]\n", id, mermaidText(p.Name), p.Kind, p.Became)
 		for k := range p.Entries {
-			e := &p.Entries[k]
-			fmt.Fprintf(&b, "  p_%s -->|\"%s\"| %s\n", mermaidID(p.Name), mermaidText(e.Title()+counted(e)), node(e.Forward))
+			if e := &p.Entries[k]; e.Audit {
+				fmt.Fprintf(g, "  %s -.- audit_%s[/\"%s\"/]\n", id, mermaidID(p.Name+" "+e.Name), mermaidText("audit "+e.Title()+counted(e)))
+			} else {
+				fmt.Fprintf(g, "  %s -->|\"%s\"| %s\n", id, mermaidText(e.Title()+counted(e)), g.node(prefix, e.Forward))
+			}
 		}
 		if n := p.Total - len(p.Entries); n > 0 {
-			fmt.Fprintf(&b, "  p_%s -.- more_%s[/\"%d more entries\"/]\n", mermaidID(p.Name), mermaidID(p.Name), n)
+			fmt.Fprintf(g, "  %s -.- more_%s[/\"%d more entries\"/]\n", id, strings.TrimPrefix(id, "p_"), n)
+		}
+		if p.Kind == CT && p.Forward != "" {
+			fmt.Fprintf(g, "  %s -->|\"known\"| %s\n", id, g.node(prefix, p.Forward))
 		}
 		if p.Miss.Forward != "" {
-			fmt.Fprintf(&b, "  p_%s -.->|\"miss%s\"| %s\n", mermaidID(p.Name), mermaidText(counted(&p.Miss)), node(p.Miss.Forward))
+			fmt.Fprintf(g, "  %s -.->|\"miss%s\"| %s\n", id, mermaidText(counted(&p.Miss)), g.node(prefix, p.Miss.Forward))
 		}
 	}
-	for _, id := range sortedKeys(ends) {
-		fmt.Fprintf(&b, "  %s([\"%s\"])\n", id, mermaidText(ends[id]))
-	}
-	return b.String()
 }
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
 func counted(e *EntryReport) string {
-	if e.Packets == nil {
-		return ""
+	switch {
+	case e.Packets != nil:
+		return fmt.Sprintf(": %d packets", *e.Packets)
+	case e.Flows != nil:
+		return fmt.Sprintf(": %d flows", *e.Flows)
 	}
-	return fmt.Sprintf(": %d packets", *e.Packets)
+	return ""
 }
 
 // mermaidID makes a word of a name; different names stay different.

@@ -11,8 +11,11 @@ import (
 
 // Text writes a value of the field as people do, so that [Field.ParseValue] reads it again.
 func (f *Field) Text(v Value) string {
-	if len(v) != f.Words() {
+	switch {
+	case len(v) != f.Words():
 		return hexText(v)
+	case f.say != nil:
+		return f.say(v[0])
 	}
 	switch f.Format {
 	case MACAddress:
@@ -52,6 +55,8 @@ func (m *Match) Text() string {
 	switch {
 	case m.Port != "":
 		return m.Port
+	case m.Among != nil:
+		return f.amongText(m.Among)
 	case m.Last != nil:
 		return f.numberText(m.Value) + "-" + f.numberText(m.Last)
 	case m.Mask == nil || slices.Equal(m.Mask, f.Full()):
@@ -96,4 +101,44 @@ func (f *Field) MaskText(mask Value) string {
 		return f.Text(mask)
 	}
 	return hexText(mask)
+}
+
+// amongTold is how many ranges of a match are written out.
+const amongTold = 3
+
+// amongText writes ranges as people do, the first ones where they are many.
+func (f *Field) amongText(among []Span) string {
+	var words []string
+	for _, s := range among[:min(amongTold, len(among))] {
+		words = append(words, f.spanText(&s))
+	}
+	if n := len(among) - len(words); n > 0 {
+		words = append(words, fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(words, ",")
+}
+
+func (f *Field) spanText(s *Span) string {
+	first, last := Value(s.First[:f.Words()]), Value(s.Last[:f.Words()])
+	if slices.Equal(first, last) {
+		return f.Text(first)
+	}
+	if f.Format == IPv4 || f.Format == IPv6 {
+		for n := range f.Bits {
+			if isBlock(first, last, f.prefixMask(n)) {
+				return fmt.Sprintf("%s/%d", f.Text(first), n)
+			}
+		}
+	}
+	return f.numberText(first) + "-" + f.numberText(last)
+}
+
+// isBlock says that a range is all values that are alike under a mask.
+func isBlock(first, last, mask Value) bool {
+	for i := range mask {
+		if first[i]&^mask[i] != 0 || last[i] != first[i]|^mask[i] {
+			return false
+		}
+	}
+	return true
 }

@@ -3,6 +3,7 @@ package oracle
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/softdpu/softdpu/flowtable/pipe"
 )
@@ -16,7 +17,8 @@ func (t *turn) find(p *pipe.Pipe, index uint32) (e *pipe.Entry, found bool) {
 		e = t.best(p.Entries, func(e *pipe.Entry) bool { return t.asked(e) })
 	case pipe.ACL:
 		if t.After[wordHas]&hasIP != 0 {
-			e = t.best(p.Entries, func(e *pipe.Entry) bool { return t.asked(e) })
+			e = t.best(p.Entries, func(e *pipe.Entry) bool { return t.asked(e) && !e.Audit })
+			t.audit(p.Entries, e)
 		}
 	case pipe.LPM:
 		e = t.longest(p)
@@ -54,6 +56,18 @@ func (t *turn) best(entries []*pipe.Entry, matches func(*pipe.Entry) bool) (best
 	return best
 }
 
+// audit notes the entries that match in front of the one that decides and decide nothing themselves.
+func (t *turn) audit(entries []*pipe.Entry, decides *pipe.Entry) {
+	for _, e := range entries {
+		if e == decides {
+			return
+		}
+		if e.Audit && t.asked(e) {
+			t.Audited = append(t.Audited, e)
+		}
+	}
+}
+
 // exact says whether the entry has the packet's value of each field.
 func (t *turn) exact(fields []pipe.MatchField, e *pipe.Entry) bool {
 	for i := range fields {
@@ -84,7 +98,11 @@ func (t *turn) equal(f *pipe.Field, v, mask pipe.Value) bool {
 func (t *turn) asked(e *pipe.Entry) bool {
 	for i := range e.Match {
 		m := &e.Match[i]
-		if m.Last == nil {
+		if m.Among != nil {
+			if !t.has(m.Field) || !among(m.Among, t.value(m.Field)) {
+				return false
+			}
+		} else if m.Last == nil {
 			if !t.equal(m.Field, m.Value, m.Mask) {
 				return false
 			}
@@ -98,6 +116,13 @@ func (t *turn) asked(e *pipe.Entry) bool {
 		}
 	}
 	return true
+}
+
+// among says whether one of the ranges holds a value.
+func among(spans []pipe.Span, v pipe.Value) bool {
+	return slices.ContainsFunc(spans, func(s pipe.Span) bool {
+		return slices.Compare(v, s.First[:len(v)]) >= 0 && slices.Compare(v, s.Last[:len(v)]) <= 0
+	})
 }
 
 func (t *turn) holds(c *pipe.Condition) bool {
@@ -169,9 +194,10 @@ func (t *turn) hash(p *pipe.Pipe) (*pipe.Entry, bool) {
 		slot = t.turns[p]
 		t.turns[p]++
 	}
-	slot &= uint32(p.Size) - 1
 	if p.Algorithm == pipe.Consistent {
-		return p.Entries[t.Slots(p)[slot]], true
+		slots := t.Slots(p)
+		return p.Entries[slots[slot%uint32(len(slots))]], true
 	}
+	slot &= uint32(p.Size) - 1
 	return t.first(p.Entries, func(e *pipe.Entry) bool { return uint32(e.Index) == slot }), true
 }

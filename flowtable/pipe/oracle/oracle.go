@@ -16,7 +16,8 @@ type Packet [bpf.PipesPipeWordPIPE_WORDS]uint32
 type World struct {
 	// Hash is the hash of a hash pipe's key: of its fields' words under their masks. [pipe.Hash] pipes need it.
 	Hash func(key []uint32) uint32
-	// Slots are the places of a consistent hash's entries, as many as its size, each the place of an entry in its pipe.
+	// Slots are the places of a consistent hash's entries, as many as its size (of the gateway's own pipes some other number),
+	// each the place of an entry in its pipe.
 	Slots func(p *pipe.Pipe) []int
 	// CT looks a packet up in the flow table; nil: there are no flows.
 	CT func(*Packet) (state uint32, found bool)
@@ -46,7 +47,9 @@ type Result struct {
 	Ports []uint32    // ids of all ports that it leaves by, ascending: of forwards, mirrors and flooding
 	TTL   bool        // it was dropped since its time to live had run out
 	Walk  []Step
-	After Packet // as the last action left it
+	// Audited are entries that matched on the way and decided nothing.
+	Audited []*pipe.Entry
+	After   Packet // as the last action left it
 }
 
 // New begins with a resolved pipeline ([pipe.Pipeline.Resolve]) that was checked, full meters and counts of 0.
