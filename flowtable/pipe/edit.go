@@ -83,10 +83,9 @@ func (p *Program) editor(number int, batch []Edit) (*editor, error) {
 	if e.in == nil {
 		return nil, fmt.Errorf("pipe %s has become %s: %w", pl.Pipe.Name, pl.Form, ErrRebuild)
 	}
-	more := 0
+	more := 0 // at most
 	for i := range batch {
 		if batch[i].Change == RemoveEntry {
-			more--
 			continue
 		}
 		if batch[i].Change == InsertEntry {
