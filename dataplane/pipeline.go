@@ -60,6 +60,11 @@ func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
 		return fmt.Errorf("apply pipeline %s: %w", prog.Pipeline.Name, explainPermission(err))
 	}
 	prev := p.front
+	var before *pipeline.Program
+	if prev != nil {
+		before = prev.compiled
+	}
+	prog.Begin(before, NowTick)
 	p.front = next
 	// What it leads to is there before it is.
 	if err = p.maps[bpf.XDPMapAfterPipes].Put(uint32(0), g.inSlots().xdp); err == nil {
@@ -73,8 +78,8 @@ func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
 	p.showFront(next)
 	if prev != nil {
 		waitGrace()
-		if prev.compiled != nil {
-			prog.Adopt(prev.compiled)
+		if before != nil {
+			prog.Adopt(before)
 		}
 		prev.close()
 	}
@@ -117,13 +122,29 @@ func (p *Plane) Pipeline(fn func(*pipeline.Program) error) error {
 	return fn(p.front.compiled)
 }
 
+// EditPipeline changes entries of a pipe of the pipeline in force, which is the one of that name, while packets pass, as
+// [pipeline.Program.Edit] does. The error is [pipeline.ErrRebuild] if only another program can do it, or [ErrNoPipeline].
+func (p *Plane) EditPipeline(name string, batch []pipeline.Edit, ports map[string]uint32) ([]pipeline.Edited, error) {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	if p.front == nil || p.front.compiled == nil {
+		return nil, ErrNoPipeline
+	}
+	prog := p.front.compiled
+	prog.Pipeline.UsePorts(ports)
+	return prog.Edit(prog.Pipeline.Number(name), batch)
+}
+
+// ErrNoPipeline says that there is nothing to be changed.
+var ErrNoPipeline = errors.New("no pipeline is in force")
+
 // PipelineTraces returns the ring of the pipeline in force to which its program tells of packets, if it was compiled to
 // trace. The caller closes it.
 func (p *Plane) PipelineTraces() (*ebpf.Map, error) {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
 	if p.front == nil || p.front.compiled == nil {
-		return nil, errors.New("no pipeline is in force")
+		return nil, ErrNoPipeline
 	}
 	return p.front.maps[bpf.PipesMapPipeTraces].Clone()
 }

@@ -55,10 +55,11 @@ func (c *checker) warn(e mistake.Error) { c.warnings = append(c.warnings, e) }
 
 // subject says what a mistake is about.
 type subject struct {
-	pos   Pos
-	pipe  *Pipe
-	entry *Entry
-	part  string // of the pipe or the entry: "field ip.ttl", "action 2"
+	pos    Pos
+	pipe   *Pipe
+	entry  *Entry
+	number int    // of the entry in its pipe
+	part   string // of the pipe or the entry: "field ip.ttl", "action 2"
 }
 
 // Errorf makes a mistake at p, whose message begins with what it is about.
@@ -68,7 +69,7 @@ func (p subject) Errorf(format string, args ...any) mistake.Error {
 		who = fmt.Sprintf("pipe %q: ", p.pipe.Name)
 	}
 	if p.entry != nil {
-		who += p.entry.title(slices.Index(p.pipe.Entries, p.entry)) + ": "
+		who += p.entry.title(p.number) + ": "
 	}
 	if p.part != "" {
 		who += p.part + ": "

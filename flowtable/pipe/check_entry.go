@@ -20,7 +20,7 @@ func (c *checker) entries(at subject, p *Pipe) {
 	var key []byte
 	for i, e := range p.Entries {
 		at := at
-		at.entry = e
+		at.entry, at.number = e, i
 		if e.Pos != (Pos{}) {
 			at.pos = e.Pos
 		}

@@ -90,7 +90,7 @@ type compiler struct {
 func (c *compiler) compile() error {
 	for i, p := range c.Pipeline.Pipes {
 		c.number[p.Name] = i
-		c.Pipes = append(c.Pipes, &Planned{Pipe: p, Number: i})
+		c.Pipes = append(c.Pipes, &Planned{Pipe: p, Number: i, room: p.Room()})
 	}
 	root, ok := c.number[c.Pipeline.Root]
 	if !ok {

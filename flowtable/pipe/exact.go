@@ -13,7 +13,7 @@ func (c *compiler) exact(pl *Planned, records []bpf.PipesPipeEntry) error {
 	p := pl.Pipe
 	pl.Form, pl.tree = InBuckets, nil
 	pl.keys = keysOf(p.Match)
-	size := max(p.Size, len(p.Entries), 1)
+	size := pl.room
 	pl.First = uint32(len(c.Memory.Entries))
 	c.Memory.Entries = append(c.Memory.Entries, make([]bpf.PipesPipeEntry, TablePlaces(size))...)
 	pl.bucket = uint32(len(c.Memory.Buckets))
@@ -41,7 +41,7 @@ func (c *compiler) exact(pl *Planned, records []bpf.PipesPipeEntry) error {
 // Config says where the table of a pipe lies in a program's memory, or in a copy of it.
 func (p *Program) Config(number int, m Memory) TableConfig {
 	pl := p.Pipes[number]
-	size := max(pl.Pipe.Size, len(pl.Pipe.Entries), 1)
+	size := pl.room
 	return TableConfig{
 		Words: len(pl.keys), Size: size, Seed: p.options.Seed,
 		Buckets: m.Buckets[pl.bucket : int(pl.bucket)+TableBuckets(size)], Entries: m.Entries, First: pl.First,

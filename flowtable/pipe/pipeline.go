@@ -22,7 +22,7 @@ const (
 )
 
 // Pipeline is a set of pipes that packets walk through, from the root on. Its numbers (of pipes, entries, meters)
-// are places in its slices. It is not changed once it is compiled.
+// are places in its slices. Once it is compiled it is not changed but by [Pipe.Follow].
 type Pipeline struct {
 	Name   string
 	Root   string // name of the pipe that every packet enters
@@ -72,7 +72,12 @@ type Pipe struct {
 	Forward *Forward // of entries that name none; nil: each entry must
 	Miss    Forward  // of packets that no entry matches
 	Entries []*Entry
+
+	grown int // how many entries it has room for since it was made larger; 0: it was not
 }
+
+// Room is how many entries a pipe has room for, as it is compiled.
+func (p *Pipe) Room() int { return max(p.Size, p.grown, len(p.Entries), 1) }
 
 // MatchField is a field with the mask under which it is compared; a nil mask is all ones.
 type MatchField struct {

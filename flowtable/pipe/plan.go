@@ -21,6 +21,7 @@ func (c *compiler) place() uint32 {
 // plan chooses what becomes of a pipe, and lays out its memory. Pipes that it leads to need not be planned.
 func (c *compiler) plan(pl *Planned) (err error) {
 	p := pl.Pipe
+	defer func() { pl.End = uint32(len(c.Memory.Entries)) }()
 	pl.Miss = c.place()
 	if pl.miss, err = c.encode(&p.Miss); err != nil {
 		return err

@@ -16,7 +16,7 @@ func (c *compiler) prefixes(pl *Planned, records []bpf.PipesPipeEntry) error {
 	if len(pl.keys) > lpmExact {
 		return fmt.Errorf("its exact part takes %d words of 32 bits, and at most %d are compared beside a prefix: have a basic pipe before it match some", len(pl.keys), lpmExact)
 	}
-	size := max(p.Size, len(p.Entries), 1)
+	size := pl.room
 	pl.First = uint32(len(c.Memory.Entries))
 	c.Memory.Entries = append(c.Memory.Entries, make([]bpf.PipesPipeEntry, TablePlaces(size))...)
 	groups := 0
@@ -52,6 +52,9 @@ func (c *compiler) prefixes(pl *Planned, records []bpf.PipesPipeEntry) error {
 			batch[i] = PrefixRequest{Prefix: e.Prefix, Place: pl.Places[i]}
 			copy(batch[i].Exact[:], pl.Key(e))
 		}
+		for at := pl.First + uint32(TablePlaces(size)) - 1; at >= pl.First+uint32(len(records)); at-- {
+			pl.free = append(pl.free, at)
+		}
 		done, err := pl.LPM.Process(batch, nil)
 		for i := range done {
 			if err == nil && done[i].Err != nil {
@@ -75,7 +78,7 @@ func (p *Program) Prefixes(number int, m Memory, table func(TableConfig) (*Table
 		c.Word = &m.Tries[pl.trie]
 		return c, nil
 	}
-	size := max(pl.Pipe.Size, len(pl.Pipe.Entries), 1)
+	size := pl.room
 	c.Groups, err = table(TableConfig{
 		Words: len(pl.keys), Size: size, Seed: p.options.Seed,
 		Buckets: m.Buckets[pl.bucket : int(pl.bucket)+TableBuckets(size)], Entries: m.Entries, First: pl.group,

@@ -22,12 +22,22 @@ type Program struct {
 	// Now is the time in ns for meters of [Program.Run]; nil: that of the packet's tick.
 	Now func() uint64
 
+	clock   func() uint32 // tick; nil: always 0
+	pairs   []pair        // of a program that it takes the place of, until Adopt
 	options Options
 	root    int
 	mirrors [][]uint32           // ids of the ports of each
 	join    map[[2]uint32]uint32 // 1 + number of the mirror, forward: group
 	meters  []MeterState         // for Run
 	turns   []uint32             // of each pipe that takes turns: for Run
+}
+
+// tick is the time.
+func (p *Program) tick() uint32 {
+	if p.clock == nil {
+		return 0
+	}
+	return p.clock()
 }
 
 // Form is what a pipe became.
@@ -54,19 +64,23 @@ type Planned struct {
 	Leads  []int   // numbers of the pipes that packets may go on to; what entries that come later name must be among them
 
 	First  uint32   // place of the pipe's first entry in Memory.Entries
-	Places []uint32 // of each entry of the pipe as it was compiled
+	End    uint32   // behind its last one
+	Places []uint32 // of each entry of the pipe
 	Miss   uint32   // place of the record that counts misses
 	Table  *Table   // of exact matches
 	LPM    *LPMTable
 	ACL    *flowtable.ACL
 
-	need     uint32   // enum pipe_has: without these a packet is a miss
-	keys     []term   // of exact matches and of hashes
-	tree     *tree    // InCode
-	bucket   uint32   // InBuckets, and a consistent hash: the first one
-	trie     uint32   // InTrie without an exact part: number of its table
-	group    uint32   // InTrie with one: first place of the records of exact parts
-	tuples   []*tuple // of a control pipe InBuckets
+	room     int               // entries that its tables have room for
+	free     []uint32          // places of an LPM pipe that no entry has
+	names    map[string]*Entry // of entries that have one; nil until somebody asks
+	need     uint32            // enum pipe_has: without these a packet is a miss
+	keys     []term            // of exact matches and of hashes
+	tree     *tree             // InCode
+	bucket   uint32            // InBuckets, and a consistent hash: the first one
+	trie     uint32            // InTrie without an exact part: number of its table
+	group    uint32            // InTrie with one: first place of the records of exact parts
+	tuples   []*tuple          // of a control pipe InBuckets
 	actions  []action
 	forward  uint32 // of all entries; 0: each says
 	miss     uint32

@@ -102,6 +102,9 @@ func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 		Name: pl.Pipe.Name, Kind: pl.Pipe.Kind, Became: pl.Form, Why: pl.Why, NS: pl.NS, Instructions: pl.Insns,
 		Size: pl.Pipe.Size, Total: len(pl.Pipe.Entries), Entries: []EntryReport{},
 	}
+	if pl.Pipe.Resizable {
+		r.Size = pl.room
+	}
 	for i, e := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
 		out := EntryReport{Name: e.Name, Priority: e.Priority, Match: p.asks(pl.Pipe, e), Forward: p.forwardText(e.Forward, pl.Pipe.Forward)}
 		if p.Pipeline.Own {

@@ -52,6 +52,15 @@ func newThree(t *testing.T, line *pipe.Pipeline, o pipe.Options, inKernel bool) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := threeOf(line, p, o)
+	if inKernel {
+		r.kernel = newKernel(t, p, o, true)
+	}
+	return r
+}
+
+// threeOf is about a program and what it should do.
+func threeOf(line *pipe.Pipeline, p *pipe.Program, o pipe.Options) *three {
 	r := &three{line: line, program: p, world: oracle.New(line)}
 	r.world.Hash = func(key []uint32) uint32 { return pipe.SpreadWords(o.SpreadSeed, key) }
 	r.world.Slots = func(of *pipe.Pipe) []int { return p.Slots(slices.Index(line.Pipes, of)) }
@@ -59,9 +68,6 @@ func newThree(t *testing.T, line *pipe.Pipeline, o pipe.Options, inKernel bool) 
 	p.CT = func(f *bpf.PipesPipeFields) (ok bool) {
 		f.Word[bpf.PipesPipeWordPIPE_CT_STATE], ok = found(f.Word[:])
 		return ok
-	}
-	if inKernel {
-		r.kernel = newKernel(t, p, o, true)
 	}
 	return r
 }
@@ -71,8 +77,15 @@ const wordIndex = int(bpf.PipesPipeWordPIPE_INDEX)
 
 const fieldWords = int(bpf.PipesPipeWordPIPE_TICK) // words from here on are the walk's own
 
-// agree takes a batch of packets through all three.
+// agree takes a batch of packets through all three, and compares what they counted.
 func (r *three) agree(t *testing.T, source *random.Source) {
+	t.Helper()
+	r.walks(t, source)
+	r.counts(t)
+}
+
+// walks takes a batch of packets through all three.
+func (r *three) walks(t *testing.T, source *random.Source) {
 	t.Helper()
 	packets := make([]bpf.PipesPipeFields, kernelBatch)
 	for i := range packets {
@@ -111,7 +124,6 @@ func (r *three) agree(t *testing.T, source *random.Source) {
 			t.Fatalf("packet %v\nkernel answers %#x and leaves %v\nGo answers %#x and leaves %v\noracle %s", packets[i].Word, answers[i], after[i].Word, got, f.Word, describe(want))
 		}
 	}
-	r.counts(t)
 }
 
 // differs says how the oracle's result is not this one; "" if it is.
