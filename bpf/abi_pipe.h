@@ -96,7 +96,10 @@ enum pipe_fragment { PIPE_FRAGMENT_NONE, PIPE_FRAGMENT_FIRST, PIPE_FRAGMENT_LATE
 enum pipe_color { PIPE_GREEN, PIPE_YELLOW, PIPE_RED };
 enum pipe_ct_state { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
 
-/* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. */
+/* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. The number of
+ * PIPE_TO_STAGE: id of the port by which the packet leaves | id of the one that gets a copy, or 0, <<
+ * PIPE_STAGE_COPY | STAGE_* << PIPE_STAGES, and with PIPE_STAGE_BYPASS it leaves without the stages while no worker
+ * takes it. */
 enum pipe_forward {
 	PIPE_FORWARD_SHIFT = 24,
 	PIPE_FORWARD_MASK = (1 << 24) - 1,
@@ -105,7 +108,16 @@ enum pipe_forward {
 	PIPE_TO_POLICY, /* the gateway's own pipes: flows, translation, rules */
 	PIPE_TO_PORT, /* id of a port */
 	PIPE_TO_PORTS, /* number of a group of ports: a copy to each (mirrors, flooding) */
+	PIPE_TO_STAGE, /* a worker, which does its stages and sends it on: see below */
 	PIPE_TO_PIPE, /* number of a pipe: between pipes alone, never what a pipeline answers */
+};
+
+enum pipe_stage {
+	PIPE_STAGE_PORT = 0xff, /* mask */
+	PIPE_STAGE_COPY = 8,
+	PIPE_STAGES = 16,
+	PIPE_STAGE_MASK = 0x7f, /* of STAGE_* */
+	PIPE_STAGE_BYPASS = 1 << 23,
 };
 
 enum pipe_limit {

@@ -464,7 +464,8 @@ const (
 	PipesPipeForwardPIPE_TO_POLICY     PipesPipeForward = 3
 	PipesPipeForwardPIPE_TO_PORT       PipesPipeForward = 4
 	PipesPipeForwardPIPE_TO_PORTS      PipesPipeForward = 5
-	PipesPipeForwardPIPE_TO_PIPE       PipesPipeForward = 6
+	PipesPipeForwardPIPE_TO_STAGE      PipesPipeForward = 6
+	PipesPipeForwardPIPE_TO_PIPE       PipesPipeForward = 7
 )
 
 type PipesPipeFragment uint32
@@ -575,6 +576,16 @@ type PipesPipeScratch struct {
 	}
 	_ [4]byte
 }
+
+type PipesPipeStage uint32
+
+const (
+	PipesPipeStagePIPE_STAGE_PORT   PipesPipeStage = 255
+	PipesPipeStagePIPE_STAGE_COPY   PipesPipeStage = 8
+	PipesPipeStagePIPE_STAGES       PipesPipeStage = 16
+	PipesPipeStagePIPE_STAGE_MASK   PipesPipeStage = 127
+	PipesPipeStagePIPE_STAGE_BYPASS PipesPipeStage = 8388608
+)
 
 type PipesPipeTrace struct {
 	_       structs.HostLayout
@@ -822,7 +833,7 @@ type PipesScratch struct {
 		Family     uint8
 		Arrival    uint8
 		Proto      uint8
-		Pad        uint8
+		Copy       uint8
 	}
 	Nat struct {
 		_               structs.HostLayout
@@ -1036,6 +1047,7 @@ const (
 	PipesVarExportPipeMeterKind = "export_pipe_meter_kind"
 	PipesVarExportPipeNode4     = "export_pipe_node4"
 	PipesVarExportPipeNode6     = "export_pipe_node6"
+	PipesVarExportPipeStage     = "export_pipe_stage"
 	PipesVarExportPipeTrace     = "export_pipe_trace"
 	PipesVarExportPipeWord      = "export_pipe_word"
 	PipesVarExportPipeWritten   = "export_pipe_written"
@@ -1203,6 +1215,7 @@ type PipesVariableSpecs struct {
 	ExportPipeMeterKind *ebpf.VariableSpec `ebpf:"export_pipe_meter_kind"`
 	ExportPipeNode4     *ebpf.VariableSpec `ebpf:"export_pipe_node4"`
 	ExportPipeNode6     *ebpf.VariableSpec `ebpf:"export_pipe_node6"`
+	ExportPipeStage     *ebpf.VariableSpec `ebpf:"export_pipe_stage"`
 	ExportPipeTrace     *ebpf.VariableSpec `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.VariableSpec `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.VariableSpec `ebpf:"export_pipe_written"`
@@ -1408,6 +1421,7 @@ type PipesVariables struct {
 	ExportPipeMeterKind *ebpf.Variable `ebpf:"export_pipe_meter_kind"`
 	ExportPipeNode4     *ebpf.Variable `ebpf:"export_pipe_node4"`
 	ExportPipeNode6     *ebpf.Variable `ebpf:"export_pipe_node6"`
+	ExportPipeStage     *ebpf.Variable `ebpf:"export_pipe_stage"`
 	ExportPipeTrace     *ebpf.Variable `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.Variable `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.Variable `ebpf:"export_pipe_written"`

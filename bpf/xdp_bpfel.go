@@ -408,7 +408,7 @@ type XDPHandover struct {
 	Family     uint8
 	Arrival    uint8
 	Proto      uint8
-	Pad        uint8
+	Copy       uint8
 }
 
 type XDPHeld struct {

@@ -161,6 +161,15 @@ func (p *Program) forwardText(f, otherwise *Forward) string {
 // String says where packets go, as in "pipe rules" or "drop".
 func (f *Forward) String() string {
 	switch {
+	case f.To == ToStage:
+		text := fmt.Sprintf("stage %s, port %s", f.Stage, f.Name)
+		if f.Copy != "" {
+			text += ", copy to " + f.Copy
+		}
+		if f.Bypass {
+			text += ", or without it"
+		}
+		return text
 	case f.To != ToPipe && f.To != ToPort:
 		return string(f.To)
 	case f.IndexFrom != nil:
@@ -278,6 +287,17 @@ func (p *Program) ForwardName(forward uint32) string {
 		return string(ToPolicy)
 	case toPort:
 		return "port " + p.portName(number)
+	case toStage:
+		f := Forward{To: ToStage, Name: p.portName(number & stagePort), Bypass: number&stageBypass != 0}
+		for stage, bits := range stageBits {
+			if number>>stageShift&stageMask == bits {
+				f.Stage = stage
+			}
+		}
+		if id := number >> stageCopy & stagePort; id != 0 {
+			f.Copy = p.portName(id)
+		}
+		return f.String()
 	case toPorts:
 		if int(number) < len(p.Groups) {
 			names := make([]string, len(p.Groups[number]))
