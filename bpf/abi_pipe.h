@@ -217,6 +217,18 @@ struct pipe_fields {
 	__u8 pad[5];
 };
 
+/* An end that spoke to the host because a pipeline said so. What the host answers leaves without a flow or a rule: the
+ * guard looks it up. Ports are those of TCP and UDP; of echo requests the identifier is the other end's. */
+struct pipe_host {
+	__be32 host[4], other[4]; /* IPv4: first element, others 0 */
+	__be16 host_port, other_port;
+	__u8 proto;
+	__u8 family;
+	__u8 pad[2];
+};
+#define PIPE_HOSTS 8192
+#define PIPE_ANSWERS 3433227 /* ticks: one hour behind the last packet */
+
 /* A packet's walk, as a program that traces tells it. */
 struct pipe_trace {
 	__u64 ns; /* of the boot-time clock without sleep */

@@ -15,6 +15,7 @@
 #include "pipe_ct.h"
 #include "pipe_lpm.h"
 #include "pipe_meter.h"
+#include "pipe_host.h"
 #include "pipe_stage.h"
 #include "pipe_table.h"
 #include "forest.h"
@@ -172,6 +173,7 @@ static __always_inline int forward_to(struct xdp_md *ctx, __u32 to, const struct
 
 	switch (to >> PIPE_FORWARD_SHIFT) {
 	case PIPE_TO_HOST: /* what it should forward for others, the guard refuses */
+		note_host(f);
 		return XDP_PASS;
 	case PIPE_TO_POLICY:
 		bpf_tail_call(ctx, &after_pipes, 0);

@@ -497,6 +497,17 @@ const (
 	PipesPipeHasPIPE_HAS_RAW3     PipesPipeHas = 32768
 )
 
+type PipesPipeHost struct {
+	_         structs.HostLayout
+	Host      [4]uint32
+	Other     [4]uint32
+	HostPort  uint16
+	OtherPort uint16
+	Proto     uint8
+	Family    uint8
+	Pad       [2]uint8
+}
+
 type PipesPipeLimit uint32
 
 const (
@@ -1000,6 +1011,7 @@ const (
 	PipesMapPipeBuckets         = "pipe_buckets"
 	PipesMapPipeEntries         = "pipe_entries"
 	PipesMapPipeGroups          = "pipe_groups"
+	PipesMapPipeHosts           = "pipe_hosts"
 	PipesMapPipeMeterStates     = "pipe_meter_states"
 	PipesMapPipeMeters          = "pipe_meters"
 	PipesMapPipeNodes4          = "pipe_nodes4"
@@ -1163,6 +1175,7 @@ type PipesMapSpecs struct {
 	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
+	PipeHosts       *ebpf.MapSpec `ebpf:"pipe_hosts"`
 	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
@@ -1302,6 +1315,7 @@ type PipesMaps struct {
 	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
+	PipeHosts       *ebpf.Map `ebpf:"pipe_hosts"`
 	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
@@ -1368,6 +1382,7 @@ func (m *PipesMaps) Close() error {
 		m.PipeBuckets,
 		m.PipeEntries,
 		m.PipeGroups,
+		m.PipeHosts,
 		m.PipeMeterStates,
 		m.PipeMeters,
 		m.PipeNodes4,

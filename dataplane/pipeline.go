@@ -79,6 +79,26 @@ func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
 			prog.Adopt(prev.compiled)
 		}
 		prev.close()
+		if !prog.Pipeline.ForwardsTo(pipeline.ToHost) {
+			_ = p.forgetHosts() // the pipeline is in force; what stays ends by itself
+		}
+	}
+	return nil
+}
+
+// forgetHosts has the guard let nothing out any more that answers what pipelines have given to the host.
+func (p *Plane) forgetHosts() error {
+	hosts := p.maps[bpf.XDPMapPipeHosts]
+	var key bpf.XDPPipeHost
+	for range hosts.MaxEntries() {
+		if err := hosts.NextKey(nil, &key); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("find whom pipelines had speak to the host: %w", err)
+		}
+		if err := deleted(hosts.Delete(&key)); err != nil {
+			return fmt.Errorf("forget whom pipelines had speak to the host: %w", err)
+		}
 	}
 	return nil
 }
@@ -102,7 +122,7 @@ func (p *Plane) RemovePipeline() error {
 	waitGrace() // packets under way in it go on to the policy
 	err := ignoreAbsent(p.maps[bpf.XDPMapAfterPipes].Delete(uint32(0)))
 	prev.close()
-	if err != nil {
+	if err := errors.Join(err, p.forgetHosts()); err != nil {
 		return fmt.Errorf("remove the pipeline: %w", err)
 	}
 	return nil

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
@@ -136,7 +139,10 @@ pipes:
     kind: control
     monitor: {count: true}
     miss: policy
-    entries: [{name: echo, match: {icmp.type: echo-request, ipv4.dst: 10.10.1.1}, forward: host}]
+    forward: host
+    entries:
+      - {name: echo, match: {icmp.type: echo-request, ipv4.dst: 10.10.1.1}}
+      - {name: service, match: {ipv4.dst: 10.10.1.1, l4.dport: 5000-5001}}
 `
 
 // Frames really leave by the ports that a pipeline says, as it says, copies by those of mirrors and of pipes that flood;
@@ -201,6 +207,67 @@ func TestPipelineForwards(t *testing.T) {
 		t.Errorf("echo requests to the host count %d", got)
 	}
 	l.stages(t, prog)
+	l.host(t)
+}
+
+// host speaks to the gateway itself, past a policy that lets nothing in nor out, as long as a pipeline says so.
+func (l *pipelineLab) host(t *testing.T) {
+	echo, err := l.ns.ServeEcho(t.Context(), netip.MustParseAddrPort("10.10.1.1:5000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	// Nothing is copied from socket to socket in the kernel here, which would keep pipes open.
+	greeter, err := l.ns.Listen(t.Context(), "tcp", "10.10.1.1:5001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer greeter.Close()
+	go func() {
+		for {
+			c, err := greeter.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "hello you")
+			c.Close()
+		}
+	}()
+	if err := l.plane.Publish(Generation{Epoch: 2}); err != nil {
+		t.Fatal(err)
+	}
+	exchange := func(network, address string, limit time.Duration) error {
+		c, err := l.lan.Dial(t.Context(), network, address)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(limit)) // a connection takes it
+		b := make([]byte, 9)
+		if _, err := c.Write([]byte("hello you")); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, b)
+		return err
+	}
+	for network, address := range map[string]string{"tcp": "10.10.1.1:5001", "udp": "10.10.1.1:5000"} {
+		if err := exchange(network, address, 5*time.Second); err != nil {
+			t.Errorf("over %s the host does not answer: %v", network, err)
+		}
+	}
+	if err := exchange("udp", "10.10.1.1:5001", 5*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a port that nobody has: %v, want the host to say so", err)
+	}
+	if err := l.plane.RemovePipeline(); err != nil {
+		t.Fatal(err)
+	}
+	if err := exchange("udp", "10.10.1.1:5000", 200*time.Millisecond); err == nil {
+		t.Error("without the pipeline the host answers")
+	}
+	var key bpf.XDPPipeHost
+	if err := l.plane.maps[bpf.XDPMapPipeHosts].NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("whom the host answered is still known: %+v, %v", key, err)
+	}
 }
 
 // stages sends what goes to workers, without and with some.

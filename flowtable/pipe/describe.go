@@ -61,6 +61,13 @@ func (p *Pipeline) Describe(f *bpf.PipesPipeFields, ports map[string]uint32, nam
 	return nil
 }
 
+// ForwardsTo reports whether packets go there from any of the pipes.
+func (p *Pipeline) ForwardsTo(to Target) bool {
+	return slices.ContainsFunc(p.Pipes, func(pipe *Pipe) bool {
+		return slices.ContainsFunc(pipe.everyForward(), func(f *Forward) bool { return f.To == to })
+	})
+}
+
 // Stages are the workers' stages that the pipeline forwards to, in the order of the documentation.
 func (p *Pipeline) Stages() (used []Stage) {
 	for _, stage := range Stages() {
