@@ -96,7 +96,10 @@ enum pipe_fragment { PIPE_FRAGMENT_NONE, PIPE_FRAGMENT_FIRST, PIPE_FRAGMENT_LATE
 enum pipe_color { PIPE_GREEN, PIPE_YELLOW, PIPE_RED };
 enum pipe_ct_state { PIPE_CT_NONE, PIPE_CT_OPENING, PIPE_CT_ESTABLISHED, PIPE_CT_CLOSING };
 
-/* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. */
+/* Where a packet goes: kind << PIPE_FORWARD_SHIFT | number. 0 of an entry: as its pipe says. The number of
+ * PIPE_TO_STAGE: id of the port by which the packet leaves | id of the one that gets a copy, or 0, <<
+ * PIPE_STAGE_COPY | STAGE_* << PIPE_STAGES, and with PIPE_STAGE_BYPASS it leaves without the stages while no worker
+ * takes it. */
 enum pipe_forward {
 	PIPE_FORWARD_SHIFT = 24,
 	PIPE_FORWARD_MASK = (1 << 24) - 1,
@@ -105,7 +108,16 @@ enum pipe_forward {
 	PIPE_TO_POLICY, /* the gateway's own pipes: flows, translation, rules */
 	PIPE_TO_PORT, /* id of a port */
 	PIPE_TO_PORTS, /* number of a group of ports: a copy to each (mirrors, flooding) */
+	PIPE_TO_STAGE, /* a worker, which does its stages and sends it on: see below */
 	PIPE_TO_PIPE, /* number of a pipe: between pipes alone, never what a pipeline answers */
+};
+
+enum pipe_stage {
+	PIPE_STAGE_PORT = 0xff, /* mask */
+	PIPE_STAGE_COPY = 8,
+	PIPE_STAGES = 16,
+	PIPE_STAGE_MASK = 0x7f, /* of STAGE_* */
+	PIPE_STAGE_BYPASS = 1 << 23,
 };
 
 enum pipe_limit {
@@ -204,6 +216,18 @@ struct pipe_fields {
 	__u8 paired; /* that port is one of an inline pair */
 	__u8 pad[5];
 };
+
+/* An end that spoke to the host because a pipeline said so. What the host answers leaves without a flow or a rule: the
+ * guard looks it up. Ports are those of TCP and UDP; of echo requests the identifier is the other end's. */
+struct pipe_host {
+	__be32 host[4], other[4]; /* IPv4: first element, others 0 */
+	__be16 host_port, other_port;
+	__u8 proto;
+	__u8 family;
+	__u8 pad[2];
+};
+#define PIPE_HOSTS 8192
+#define PIPE_ANSWERS 3433227 /* ticks: one hour behind the last packet */
 
 /* A packet's walk, as a program that traces tells it. */
 struct pipe_trace {

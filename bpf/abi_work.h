@@ -50,7 +50,7 @@ struct handover {
 	__u8 family; /* 4 or 6 */
 	__u8 arrival; /* id of the port that it came by */
 	__u8 proto; /* of the transport header */
-	__u8 pad;
+	__u8 copy; /* id of the port that gets STAGE_MIRROR's copies, of a packet of no flow; 0 = as the rule says */
 };
 
 /* What a rule of the running policy asks of workers, and of SYNs. */

@@ -102,6 +102,24 @@ static __always_inline int find_own_error(struct packet *p, struct flow_ref *f)
 	return have_nat ? find_half_error(p, f) : find_again(p, f);
 }
 
+/* Whether a packet, or what an error is about, answers what a pipeline gave to the host: that is no rule's. */
+static __noinline bool answers_pipe(const struct packet *p)
+{
+	struct pipe_host key = {};
+	__u32 *seen;
+
+	if (p->frag)
+		return false;
+	__builtin_memcpy(key.host, p->src, sizeof(key.host));
+	__builtin_memcpy(key.other, p->dst, sizeof(key.other));
+	key.host_port = p->sport;
+	key.other_port = p->dport;
+	key.proto = p->proto;
+	key.family = p->family;
+	seen = bpf_map_lookup_elem(&pipe_hosts, &key);
+	return seen && p->tick - *seen < PIPE_ANSWERS;
+}
+
 /* A packet of the host itself, parsed, about to leave by port. */
 static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p, struct port *port,
 					bool tapped)
@@ -139,6 +157,8 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		reason = find_own_error(p, &f);
 		if (reason == FIND_FLOW)
 			reason = f.core ? guard_flow(p, &f) : REASON_FLOW_GONE;
+		else if (reason == FIND_NONE && answers_pipe(p))
+			return REASON_NONE;
 		else if (reason == FIND_NONE)
 			reason = REASON_ICMP_NO_FLOW;
 		if (have_nat && !reason && p->xlat)
@@ -148,6 +168,8 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		return reason;
 	}
 	reason = find_own(p, &f);
+	if (reason == FIND_NONE && answers_pipe(p))
+		return REASON_NONE;
 	if (reason == FIND_NONE) {
 		if (p->kind == PACKET_REPLY)
 			reason = REASON_ICMP_NO_REQUEST;

@@ -206,6 +206,14 @@ struct {
 	__type(value, __u32);
 } after_pipes SEC(".maps");
 
+/* Who spoke to the host through a pipeline, and the tick of the last packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, PIPE_HOSTS);
+	__type(key, struct pipe_host);
+	__type(value, __u32);
+} pipe_hosts SEC(".maps");
+
 /* ---- Gateway -------------------------------------------------------------------------------- */
 
 struct {

@@ -73,6 +73,7 @@ const (
 	PipeBenchMapPipeBuckets     = "pipe_buckets"
 	PipeBenchMapPipeEntries     = "pipe_entries"
 	PipeBenchMapPipeGroups      = "pipe_groups"
+	PipeBenchMapPipeHosts       = "pipe_hosts"
 	PipeBenchMapPipeMeterStates = "pipe_meter_states"
 	PipeBenchMapPipeMeters      = "pipe_meters"
 	PipeBenchMapPipeNodes4      = "pipe_nodes4"
@@ -237,6 +238,7 @@ type PipeBenchMapSpecs struct {
 	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
+	PipeHosts       *ebpf.MapSpec `ebpf:"pipe_hosts"`
 	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
@@ -359,6 +361,7 @@ type PipeBenchMaps struct {
 	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
+	PipeHosts       *ebpf.Map `ebpf:"pipe_hosts"`
 	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
@@ -430,6 +433,7 @@ func (m *PipeBenchMaps) Close() error {
 		m.PipeBuckets,
 		m.PipeEntries,
 		m.PipeGroups,
+		m.PipeHosts,
 		m.PipeMeterStates,
 		m.PipeMeters,
 		m.PipeNodes4,

@@ -15,6 +15,8 @@
 #include "pipe_ct.h"
 #include "pipe_lpm.h"
 #include "pipe_meter.h"
+#include "pipe_host.h"
+#include "pipe_stage.h"
 #include "pipe_table.h"
 #include "forest.h"
 
@@ -36,6 +38,7 @@ EXPORT(enum, pipe_fragment);
 EXPORT(enum, pipe_color);
 EXPORT(enum, pipe_ct_state);
 EXPORT(enum, pipe_forward);
+EXPORT(enum, pipe_stage);
 EXPORT(enum, pipe_limit);
 EXPORT(enum, pipe_base);
 EXPORT(enum, pipe_meter_kind);
@@ -161,19 +164,30 @@ static __always_inline int drop(__u32 reason, __u32 length)
 }
 
 /* Does what the pipeline answers. */
-static __always_inline int forward_to(struct xdp_md *ctx, __u32 to, __u32 length)
+static __always_inline int forward_to(struct xdp_md *ctx, __u32 to, const struct pipe_fields *f,
+				      const struct pipe_place *at)
 {
-	__u32 number = to & PIPE_FORWARD_MASK, verdict;
+	__u32 number = to & PIPE_FORWARD_MASK, length = f->word[PIPE_LENGTH], verdict;
 	void *group;
+	int reason;
 
 	switch (to >> PIPE_FORWARD_SHIFT) {
 	case PIPE_TO_HOST: /* what it should forward for others, the guard refuses */
+		note_host(f);
 		return XDP_PASS;
 	case PIPE_TO_POLICY:
 		bpf_tail_call(ctx, &after_pipes, 0);
 		return drop(REASON_GENERATION_ABSENT, length);
 	case PIPE_TO_PORT:
 		verdict = bpf_redirect_map(&devices, number, 0);
+		return verdict == XDP_REDIRECT ? verdict : drop(REASON_EGRESS_DOWN, length);
+	case PIPE_TO_STAGE:
+		reason = to_stage(ctx, number, f, at);
+		if (!reason)
+			return XDP_REDIRECT;
+		if (!(number & PIPE_STAGE_BYPASS) || reason == REASON_INTERNAL)
+			return drop(reason, length);
+		verdict = bpf_redirect_map(&devices, number & PIPE_STAGE_PORT, 0);
 		return verdict == XDP_REDIRECT ? verdict : drop(REASON_EGRESS_DOWN, length);
 	case PIPE_TO_PORTS:
 		group = bpf_map_lookup_elem(&pipe_groups, &number);
@@ -217,12 +231,12 @@ int softdpu_pipes(struct xdp_md *ctx)
 	kind = to >> PIPE_FORWARD_SHIFT;
 	if (kind == PIPE_TO_DROP)
 		return drop(to & PIPE_FORWARD_MASK, f->word[PIPE_LENGTH]);
-	if ((kind == PIPE_TO_PORT || kind == PIPE_TO_PORTS) && port &&
+	if ((kind == PIPE_TO_PORT || kind == PIPE_TO_PORTS || kind == PIPE_TO_STAGE) && port &&
 	    port->flags & PORT_FIX_CHECKSUM)
 		complete(ctx, f, &s->at);
 	if (f->word[PIPE_WRITTEN] && write_back(ctx, f, &s->at))
 		return drop(REASON_INTERNAL, f->word[PIPE_LENGTH]);
-	return forward_to(ctx, to, f->word[PIPE_LENGTH]);
+	return forward_to(ctx, to, f, &s->at);
 }
 
 char program_license[] SEC("license") = "Dual BSD/GPL";

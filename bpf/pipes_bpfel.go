@@ -464,7 +464,8 @@ const (
 	PipesPipeForwardPIPE_TO_POLICY     PipesPipeForward = 3
 	PipesPipeForwardPIPE_TO_PORT       PipesPipeForward = 4
 	PipesPipeForwardPIPE_TO_PORTS      PipesPipeForward = 5
-	PipesPipeForwardPIPE_TO_PIPE       PipesPipeForward = 6
+	PipesPipeForwardPIPE_TO_STAGE      PipesPipeForward = 6
+	PipesPipeForwardPIPE_TO_PIPE       PipesPipeForward = 7
 )
 
 type PipesPipeFragment uint32
@@ -495,6 +496,17 @@ const (
 	PipesPipeHasPIPE_HAS_RAW2     PipesPipeHas = 16384
 	PipesPipeHasPIPE_HAS_RAW3     PipesPipeHas = 32768
 )
+
+type PipesPipeHost struct {
+	_         structs.HostLayout
+	Host      [4]uint32
+	Other     [4]uint32
+	HostPort  uint16
+	OtherPort uint16
+	Proto     uint8
+	Family    uint8
+	Pad       [2]uint8
+}
 
 type PipesPipeLimit uint32
 
@@ -575,6 +587,16 @@ type PipesPipeScratch struct {
 	}
 	_ [4]byte
 }
+
+type PipesPipeStage uint32
+
+const (
+	PipesPipeStagePIPE_STAGE_PORT   PipesPipeStage = 255
+	PipesPipeStagePIPE_STAGE_COPY   PipesPipeStage = 8
+	PipesPipeStagePIPE_STAGES       PipesPipeStage = 16
+	PipesPipeStagePIPE_STAGE_MASK   PipesPipeStage = 127
+	PipesPipeStagePIPE_STAGE_BYPASS PipesPipeStage = 8388608
+)
 
 type PipesPipeTrace struct {
 	_       structs.HostLayout
@@ -822,7 +844,7 @@ type PipesScratch struct {
 		Family     uint8
 		Arrival    uint8
 		Proto      uint8
-		Pad        uint8
+		Copy       uint8
 	}
 	Nat struct {
 		_               structs.HostLayout
@@ -989,6 +1011,7 @@ const (
 	PipesMapPipeBuckets         = "pipe_buckets"
 	PipesMapPipeEntries         = "pipe_entries"
 	PipesMapPipeGroups          = "pipe_groups"
+	PipesMapPipeHosts           = "pipe_hosts"
 	PipesMapPipeMeterStates     = "pipe_meter_states"
 	PipesMapPipeMeters          = "pipe_meters"
 	PipesMapPipeNodes4          = "pipe_nodes4"
@@ -1036,6 +1059,7 @@ const (
 	PipesVarExportPipeMeterKind = "export_pipe_meter_kind"
 	PipesVarExportPipeNode4     = "export_pipe_node4"
 	PipesVarExportPipeNode6     = "export_pipe_node6"
+	PipesVarExportPipeStage     = "export_pipe_stage"
 	PipesVarExportPipeTrace     = "export_pipe_trace"
 	PipesVarExportPipeWord      = "export_pipe_word"
 	PipesVarExportPipeWritten   = "export_pipe_written"
@@ -1151,6 +1175,7 @@ type PipesMapSpecs struct {
 	PipeBuckets     *ebpf.MapSpec `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.MapSpec `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.MapSpec `ebpf:"pipe_groups"`
+	PipeHosts       *ebpf.MapSpec `ebpf:"pipe_hosts"`
 	PipeMeterStates *ebpf.MapSpec `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.MapSpec `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.MapSpec `ebpf:"pipe_nodes4"`
@@ -1203,6 +1228,7 @@ type PipesVariableSpecs struct {
 	ExportPipeMeterKind *ebpf.VariableSpec `ebpf:"export_pipe_meter_kind"`
 	ExportPipeNode4     *ebpf.VariableSpec `ebpf:"export_pipe_node4"`
 	ExportPipeNode6     *ebpf.VariableSpec `ebpf:"export_pipe_node6"`
+	ExportPipeStage     *ebpf.VariableSpec `ebpf:"export_pipe_stage"`
 	ExportPipeTrace     *ebpf.VariableSpec `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.VariableSpec `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.VariableSpec `ebpf:"export_pipe_written"`
@@ -1289,6 +1315,7 @@ type PipesMaps struct {
 	PipeBuckets     *ebpf.Map `ebpf:"pipe_buckets"`
 	PipeEntries     *ebpf.Map `ebpf:"pipe_entries"`
 	PipeGroups      *ebpf.Map `ebpf:"pipe_groups"`
+	PipeHosts       *ebpf.Map `ebpf:"pipe_hosts"`
 	PipeMeterStates *ebpf.Map `ebpf:"pipe_meter_states"`
 	PipeMeters      *ebpf.Map `ebpf:"pipe_meters"`
 	PipeNodes4      *ebpf.Map `ebpf:"pipe_nodes4"`
@@ -1355,6 +1382,7 @@ func (m *PipesMaps) Close() error {
 		m.PipeBuckets,
 		m.PipeEntries,
 		m.PipeGroups,
+		m.PipeHosts,
 		m.PipeMeterStates,
 		m.PipeMeters,
 		m.PipeNodes4,
@@ -1408,6 +1436,7 @@ type PipesVariables struct {
 	ExportPipeMeterKind *ebpf.Variable `ebpf:"export_pipe_meter_kind"`
 	ExportPipeNode4     *ebpf.Variable `ebpf:"export_pipe_node4"`
 	ExportPipeNode6     *ebpf.Variable `ebpf:"export_pipe_node6"`
+	ExportPipeStage     *ebpf.Variable `ebpf:"export_pipe_stage"`
 	ExportPipeTrace     *ebpf.Variable `ebpf:"export_pipe_trace"`
 	ExportPipeWord      *ebpf.Variable `ebpf:"export_pipe_word"`
 	ExportPipeWritten   *ebpf.Variable `ebpf:"export_pipe_written"`

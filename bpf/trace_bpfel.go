@@ -49,6 +49,7 @@ const (
 	TraceMapOverflow4       = "overflow4"
 	TraceMapOverflow6       = "overflow6"
 	TraceMapPasses          = "passes"
+	TraceMapPipeHosts       = "pipe_hosts"
 	TraceMapPortMss         = "port_mss"
 	TraceMapPorts           = "ports"
 	TraceMapReasons         = "reasons"
@@ -173,6 +174,7 @@ type TraceMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PipeHosts     *ebpf.MapSpec `ebpf:"pipe_hosts"`
 	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
@@ -271,6 +273,7 @@ type TraceMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PipeHosts     *ebpf.Map `ebpf:"pipe_hosts"`
 	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
@@ -323,6 +326,7 @@ func (m *TraceMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PipeHosts,
 		m.PortMss,
 		m.Ports,
 		m.Reasons,

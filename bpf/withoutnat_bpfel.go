@@ -49,6 +49,7 @@ const (
 	WithoutNATMapOverflow4         = "overflow4"
 	WithoutNATMapOverflow6         = "overflow6"
 	WithoutNATMapPasses            = "passes"
+	WithoutNATMapPipeHosts         = "pipe_hosts"
 	WithoutNATMapPortMss           = "port_mss"
 	WithoutNATMapPorts             = "ports"
 	WithoutNATMapReasons           = "reasons"
@@ -221,6 +222,7 @@ type WithoutNATMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PipeHosts     *ebpf.MapSpec `ebpf:"pipe_hosts"`
 	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
@@ -357,6 +359,7 @@ type WithoutNATMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PipeHosts     *ebpf.Map `ebpf:"pipe_hosts"`
 	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
@@ -413,6 +416,7 @@ func (m *WithoutNATMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PipeHosts,
 		m.PortMss,
 		m.Ports,
 		m.Reasons,

@@ -408,7 +408,7 @@ type XDPHandover struct {
 	Family     uint8
 	Arrival    uint8
 	Proto      uint8
-	Pad        uint8
+	Copy       uint8
 }
 
 type XDPHeld struct {
@@ -584,6 +584,17 @@ type XDPPassMark struct {
 	_     structs.HostLayout
 	Magic uint32
 	Cause uint32
+}
+
+type XDPPipeHost struct {
+	_         structs.HostLayout
+	Host      [4]uint32
+	Other     [4]uint32
+	HostPort  uint16
+	OtherPort uint16
+	Proto     uint8
+	Family    uint8
+	Pad       [2]uint8
 }
 
 type XDPPort struct {
@@ -1007,6 +1018,7 @@ const (
 	XDPMapOverflow4         = "overflow4"
 	XDPMapOverflow6         = "overflow6"
 	XDPMapPasses            = "passes"
+	XDPMapPipeHosts         = "pipe_hosts"
 	XDPMapPortMss           = "port_mss"
 	XDPMapPorts             = "ports"
 	XDPMapReasons           = "reasons"
@@ -1179,6 +1191,7 @@ type XDPMapSpecs struct {
 	Overflow4     *ebpf.MapSpec `ebpf:"overflow4"`
 	Overflow6     *ebpf.MapSpec `ebpf:"overflow6"`
 	Passes        *ebpf.MapSpec `ebpf:"passes"`
+	PipeHosts     *ebpf.MapSpec `ebpf:"pipe_hosts"`
 	PortMss       *ebpf.MapSpec `ebpf:"port_mss"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Reasons       *ebpf.MapSpec `ebpf:"reasons"`
@@ -1315,6 +1328,7 @@ type XDPMaps struct {
 	Overflow4     *ebpf.Map `ebpf:"overflow4"`
 	Overflow6     *ebpf.Map `ebpf:"overflow6"`
 	Passes        *ebpf.Map `ebpf:"passes"`
+	PipeHosts     *ebpf.Map `ebpf:"pipe_hosts"`
 	PortMss       *ebpf.Map `ebpf:"port_mss"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Reasons       *ebpf.Map `ebpf:"reasons"`
@@ -1371,6 +1385,7 @@ func (m *XDPMaps) Close() error {
 		m.Overflow4,
 		m.Overflow6,
 		m.Passes,
+		m.PipeHosts,
 		m.PortMss,
 		m.Ports,
 		m.Reasons,

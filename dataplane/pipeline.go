@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -22,9 +21,7 @@ type front struct {
 	mem     memory
 
 	compiled *pipeline.Program // nil: that of a run before
-	groups   []*ebpf.Map       // device maps of its groups of ports, by number
-
-	mu sync.Mutex // of groups' devices
+	groups   []*ebpf.Map       // device maps of its groups of ports, by number; Plane.mu guards what is in them
 }
 
 func (f *front) close() {
@@ -66,12 +63,17 @@ func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
 	}
 	prog.Begin(before, NowTick)
 	p.front = next
-	// What it leads to is there before it is.
-	if err = p.maps[bpf.XDPMapAfterPipes].Put(uint32(0), g.inSlots().xdp); err == nil {
+	// What it leads to is there before it is, and its devices are as they are from here on.
+	err = p.ns.do(func() error { return p.showFronts(next, prev) })
+	if err == nil {
+		err = p.maps[bpf.XDPMapAfterPipes].Put(uint32(0), g.inSlots().xdp)
+	}
+	if err == nil {
 		err = p.maps[bpf.XDPMapGenerations].Put(uint32(0), next.program)
 	}
 	if err != nil {
 		p.front = prev
+		p.showFront(prev)
 		next.close()
 		return fmt.Errorf("apply pipeline %s: %w", prog.Pipeline.Name, err)
 	}
@@ -82,6 +84,26 @@ func (p *Plane) ApplyPipeline(prog *pipeline.Program) error {
 			prog.Adopt(before)
 		}
 		prev.close()
+		if !prog.Pipeline.ForwardsTo(pipeline.ToHost) {
+			_ = p.forgetHosts() // the pipeline is in force; what stays ends by itself
+		}
+	}
+	return nil
+}
+
+// forgetHosts has the guard let nothing out any more that answers what pipelines have given to the host.
+func (p *Plane) forgetHosts() error {
+	hosts := p.maps[bpf.XDPMapPipeHosts]
+	var key bpf.XDPPipeHost
+	for range hosts.MaxEntries() {
+		if err := hosts.NextKey(nil, &key); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("find whom pipelines had speak to the host: %w", err)
+		}
+		if err := deleted(hosts.Delete(&key)); err != nil {
+			return fmt.Errorf("forget whom pipelines had speak to the host: %w", err)
+		}
 	}
 	return nil
 }
@@ -105,7 +127,7 @@ func (p *Plane) RemovePipeline() error {
 	waitGrace() // packets under way in it go on to the policy
 	err := ignoreAbsent(p.maps[bpf.XDPMapAfterPipes].Delete(uint32(0)))
 	prev.close()
-	if err != nil {
+	if err := errors.Join(err, p.forgetHosts()); err != nil {
 		return fmt.Errorf("remove the pipeline: %w", err)
 	}
 	return nil
@@ -156,8 +178,33 @@ func waitGrace() {
 	}
 }
 
-// showFront tells those who do not publish which pipeline is in force.
-func (p *Plane) showFront(f *front) { p.fronts.Store(f) }
+// showFront tells those who do not publish which pipeline is in force. When it returns nobody writes devices into others.
+func (p *Plane) showFront(f *front) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fronts = nil
+	if f != nil {
+		p.fronts = []*front{f}
+	}
+}
+
+// showFronts has a pipeline that comes into force know the ports' devices as they are and as they change, as does the one
+// that still is.
+func (p *Plane) showFronts(next, prev *front) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fronts = []*front{next}; prev != nil {
+		p.fronts = append(p.fronts, prev)
+	}
+	for _, port := range p.ports {
+		if port.present() {
+			if err := next.setDevice(uint32(port.ID), port.Index); err != nil {
+				return port.errorf("make device %s one of a group: %w", port.Device, err)
+			}
+		}
+	}
+	return nil
+}
 
 // resumeFront finds the pipeline that a run before has left in force.
 func (p *Plane) resumeFront() error {
@@ -226,7 +273,7 @@ func (p *Plane) loadFront(prog *pipeline.Program) (*front, error) {
 	} {
 		f.maps[name] = coll.DetachMap(name)
 	}
-	if err := errors.Join(f.fill(prog), p.makeGroups(f)); err != nil {
+	if err := errors.Join(f.fill(prog), f.makeGroups()); err != nil {
 		f.close()
 		return nil, err
 	}
@@ -255,8 +302,8 @@ func (f *front) fill(prog *pipeline.Program) error {
 	return prog.MoveTo(&m, waitGrace)
 }
 
-// makeGroups makes the device maps of the groups of ports that packets are copied to.
-func (p *Plane) makeGroups(f *front) error {
+// makeGroups makes the device maps of the groups of ports that packets are copied to, without devices.
+func (f *front) makeGroups() error {
 	for n := range f.compiled.Groups {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "pipe_group", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: portMax + 1})
 		if err != nil {
@@ -267,22 +314,11 @@ func (p *Plane) makeGroups(f *front) error {
 			return fmt.Errorf("make a group of ports: %w", err)
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, port := range p.ports {
-		if port.present() {
-			if err := f.setDevice(uint32(port.ID), port.Index); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }
 
-// setDevice has the groups that a port is in send to a device; 0: to none.
+// setDevice has the groups that a port is in send to a device of the calling thread's namespace; 0: to none.
 func (f *front) setDevice(id, index uint32) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	var errs []error
 	for n, m := range f.groups {
 		switch {
@@ -296,19 +332,19 @@ func (f *front) setDevice(id, index uint32) error {
 	return errors.Join(errs...)
 }
 
-// setDevice has XDP redirect to a port's device.
+// setDevice has XDP redirect to a port's device. p.mu is held.
 func (p *Plane) setDevice(id, index uint32) error {
 	err := p.maps[bpf.XDPMapDevices].Put(id, index)
-	if f := p.fronts.Load(); f != nil && err == nil {
-		err = f.setDevice(id, index)
+	for _, f := range p.fronts {
+		err = errors.Join(err, f.setDevice(id, index))
 	}
 	return err
 }
 
-// dropDevice has XDP send nothing by a port any more.
+// dropDevice has XDP send nothing by a port any more. p.mu is held.
 func (p *Plane) dropDevice(id uint32) error {
 	err := deleted(p.maps[bpf.XDPMapDevices].Delete(id))
-	if f := p.fronts.Load(); f != nil {
+	for _, f := range p.fronts {
 		err = errors.Join(err, f.setDevice(id, 0))
 	}
 	return err

@@ -60,7 +60,6 @@ type Plane struct {
 
 	publishing sync.Mutex
 	running    atomic.Pointer[loaded]
-	fronts     atomic.Pointer[front]     // front, for those who do not publish
 	crew       atomic.Pointer[crew]      // nil: no workers
 	capture    *Capture                  // that runs; publishing is held
 	retired    *retired                  // of a change in place; publishing is held
@@ -72,6 +71,7 @@ type Plane struct {
 	nat   nat
 
 	mu     sync.Mutex // what follows
+	fronts []*front   // front, and while one takes its place that too
 	ports  []*Port
 	placed bool           // by Attach or Place
 	undo   []func() error // of Attach, in the order of doing
@@ -312,7 +312,7 @@ func (p *Plane) release() (err error) {
 	if old := p.running.Swap(nil); old != nil {
 		old.close()
 	}
-	p.fronts.Store(nil)
+	p.fronts = nil
 	p.front.close()
 	p.front = nil
 	if p.mem != nil {

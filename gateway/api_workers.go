@@ -79,7 +79,7 @@ func (s *WorkersStatus) summary() WorkersSummary {
 
 // workers says how the workers run, and what asks for them.
 func (r *reporter) workers() (*WorkersStatus, error) {
-	needed := r.rules.Load().neededBy()
+	needed := append(r.rules.Load().neededBy(), r.pipelines.neededBy()...)
 	if r.crew == nil {
 		return crewStatus(worker.Status{}, false, needed), nil
 	}

@@ -31,8 +31,15 @@ func (w *Workers) options(log func(string)) dataplane.WorkerOptions {
 
 // employ starts the workers if a policy needs them and they do not run yet. They then run until the gateway ends:
 // flows that a later policy leaves to XDP are still theirs until they have moved up.
-func (g *running) employ(r *Ruleset) error {
-	needs := r.neededBy()
+func (g *running) employ(r *Ruleset) error { return g.employFor(r.config, r.neededBy()) }
+
+// employPipeline starts the workers for a pipeline.
+func (g *running) employPipeline(needs []string) error {
+	return g.employFor(g.rules.Load().config, needs)
+}
+
+// employFor starts the workers for what needs them, if they do not run yet.
+func (g *running) employFor(c *Config, needs []string) error {
 	if _, run := g.plane.Workers(); run || len(needs) == 0 {
 		return nil
 	}
@@ -44,10 +51,10 @@ func (g *running) employ(r *Ruleset) error {
 			log.Warn(text)
 		}
 	}
-	o := r.config.Workers.options(tell)
+	o := c.Workers.options(tell)
 	o.Hook = g.options.workerHook
 	if err := g.plane.StartWorkers(o); err != nil {
-		return firewall.Errors{firewall.Pos{File: r.config.File}.Errorf("%v", err).
+		return firewall.Errors{firewall.Pos{File: c.File}.Errorf("%v", err).
 			WithHint("they are needed by %s; `workers` in the configuration says how they run", needs[0])}
 	}
 	s, _ := g.plane.Workers()

@@ -143,7 +143,8 @@ func (g *running) leave() error {
 	case OnStopOpen:
 		return g.plane.Close()
 	case OnStopBlock:
-		err = errors.Join(g.pipelines.leave(), g.block(g.rules.Load()))
+		err = g.block(g.rules.Load()) // waits for no pipeline, nor depends on one
+		err = errors.Join(err, g.pipelines.leave())
 	}
 	return errors.Join(err, g.plane.Leave())
 }

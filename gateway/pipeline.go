@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,9 +51,11 @@ const pipelineEntries = 100
 
 // A pipelineDesk keeps the pipeline in front of the policy: in the plane, and its text for the next start.
 type pipelineDesk struct {
-	plane *dataplane.Plane
-	log   *slog.Logger
-	dir   string // where the text is kept
+	plane  *dataplane.Plane
+	log    *slog.Logger
+	dir    string                     // where the text is kept
+	employ func(needs []string) error // starts workers, if they do not run
+	needs  atomic.Pointer[[]string]   // what of the pipeline asks for workers, for people
 
 	tracing sync.Mutex // held by who follows packets
 	mu      sync.Mutex
@@ -70,8 +73,8 @@ type appliedPipeline struct {
 
 const pipelineFile = "pipeline.yaml"
 
-func newPipelineDesk(c *Config, plane *dataplane.Plane, log *slog.Logger) (*pipelineDesk, error) {
-	d := &pipelineDesk{plane: plane, log: log, dir: stateDir(c, "pipeline")}
+func newPipelineDesk(c *Config, plane *dataplane.Plane, employ func([]string) error, log *slog.Logger) (*pipelineDesk, error) {
+	d := &pipelineDesk{plane: plane, log: log, dir: stateDir(c, "pipeline"), employ: employ}
 	var secret [16]byte
 	if _, err := rand.Read(secret[:]); err != nil {
 		return nil, fmt.Errorf("draw the seeds of pipes: %w", err)
@@ -152,7 +155,33 @@ func (d *pipelineDesk) put(parsed *pipe.Pipeline, trace bool) error {
 	if err != nil {
 		return err
 	}
-	return d.plane.ApplyPipeline(prog)
+	needs := workersFor(parsed)
+	if len(needs) > 0 { // they are there before packets are
+		if err := d.employ(needs); err != nil {
+			return err
+		}
+	}
+	if err := d.plane.ApplyPipeline(prog); err != nil {
+		return err
+	}
+	d.needs.Store(&needs)
+	return nil
+}
+
+// workersFor says what of a pipeline asks for workers, for people; nothing if nothing does.
+func workersFor(p *pipe.Pipeline) (needs []string) {
+	for _, stage := range p.Stages() {
+		needs = append(needs, fmt.Sprintf("pipeline %s forwards to stage %s", p.Name, stage))
+	}
+	return needs
+}
+
+// neededBy is what of the pipeline in force asks for workers.
+func (d *pipelineDesk) neededBy() []string {
+	if d == nil || d.needs.Load() == nil {
+		return nil
+	}
+	return *d.needs.Load()
 }
 
 func (d *pipelineDesk) compile(parsed *pipe.Pipeline, trace bool) (*pipe.Program, error) {
@@ -189,6 +218,7 @@ func (d *pipelineDesk) remove(by string) (name string, err error) {
 	if err := d.plane.RemovePipeline(); err != nil {
 		return "", err
 	}
+	d.needs.Store(nil)
 	if d.applied != nil {
 		name = d.applied.parsed.Name
 		d.log.Info("pipeline removed", "pipeline", name, "by", by)

@@ -39,6 +39,7 @@ type reporter struct {
 	inheritance *atomic.Pointer[Inheritance]
 	captures    *captures                    // of the control socket
 	crew        func() (worker.Status, bool) // whether workers run, and how
+	pipelines   *pipelineDesk                // nil: none, in tests
 }
 
 // flows calls fn for every flow that the filter matches, nil for all, until it returns an error, which

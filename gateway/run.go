@@ -205,7 +205,7 @@ func (g *running) start() error {
 	}
 	g.ledger, g.events.table = ledger, ledger.table
 	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log, checks: tallyChecks}
-	if g.pipelines, err = newPipelineDesk(c, g.plane, log); err != nil {
+	if g.pipelines, err = newPipelineDesk(c, g.plane, g.employPipeline, log); err != nil {
 		return err
 	}
 	if err := g.pipelines.resume(); err != nil {
@@ -240,7 +240,7 @@ func (g *running) start() error {
 	g.wg.Go(func() { g.watchCrew(ctx) })
 	r := &reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,
-		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance, crew: g.plane.Workers,
+		version: g.options.Version, started: time.Now(), inheritance: &g.inheritance, crew: g.plane.Workers, pipelines: g.pipelines,
 	}
 	if g.server, err = newServer(r, &policyDesk{g, newDiffer(c, g.rules, g.history)}, g.pipelines, g.askSet, log); err != nil {
 		return err

@@ -20,9 +20,13 @@ func (w *worker) mirror(b *batch) {
 		if p.h.Stages&stageMirror == 0 {
 			continue
 		}
+		if p.h.Copy != 0 { // of a pipeline, which says itself where copies go
+			w.copyTo(p.h.Copy, b.of(p))
+			continue
+		}
 		if rules == nil {
 			if rules = *w.crew.works.Load(); rules == nil {
-				return
+				rules = works{}
 			}
 		}
 		work, ok := rules[p.h.Rule&ruleMask]

@@ -240,7 +240,7 @@ func (c *checker) mirrored(at subject, forward *Forward) {
 	visit = func(f *Forward, from string) {
 		next := c.byName[f.Name]
 		switch {
-		case f.To == ToHost || f.To == ToPolicy:
+		case f.To == ToHost || f.To == ToPolicy || f.To == ToStage:
 			c.fail(at.Errorf("it mirrors, and forwards to %s%s", f.To, from).WithHint(hint))
 		case f.To == ToPipe && next != nil && !seen[f.Name]:
 			seen[f.Name] = true

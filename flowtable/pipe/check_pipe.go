@@ -205,6 +205,9 @@ func (c *checker) ct(at subject, p *Pipe) {
 
 // forward checks one forward of a pipe or an entry.
 func (c *checker) forward(at subject, f *Forward) {
+	if f.To != ToStage && (f.Stage != "" || f.Copy != "" || f.Bypass) {
+		c.fail(at.Errorf("stages are a worker's, and this goes to %s", f.To).WithHint("forward to a stage, or leave stage, copy and on_failure out"))
+	}
 	switch f.To {
 	case ToPipe:
 		c.toPipe(at, f)
@@ -213,6 +216,8 @@ func (c *checker) forward(at subject, f *Forward) {
 		if f.Name == "" {
 			c.fail(at.Errorf("a port without a name").WithHint("the gateway's configuration names its ports"))
 		}
+	case ToStage:
+		c.stage(at, f)
 	case ToDrop, ToHost, ToPolicy:
 		if f.Name != "" {
 			c.fail(at.Errorf("%s has no name, and it says %q", f.To, f.Name).WithHint("leave the name out"))
@@ -224,14 +229,34 @@ func (c *checker) forward(at subject, f *Forward) {
 	if f.Index != 0 || f.IndexFrom != nil {
 		c.fail(at.Errorf("an index chooses an entry of an ordered list, and this goes to %s", f.To).WithHint("leave the index out"))
 	}
-	if (f.To == ToPort || f.To == ToHost) && !c.pipeline.BypassesPolicy {
+	if (f.To == ToPort || f.To == ToHost || f.To == ToStage) && !c.pipeline.BypassesPolicy {
 		c.fail(at.Errorf("what goes to a %s from here is judged by no rule of the policy", f.To).
 			WithHint("forward to policy, or say bypasses_policy: true for the whole pipeline"))
 	}
 }
 
 // targets are those of forwards, in the order of the documentation.
-var targets = []Target{ToPipe, ToPort, ToDrop, ToHost, ToPolicy}
+var targets = []Target{ToPipe, ToPort, ToDrop, ToHost, ToPolicy, ToStage}
+
+// Stages are what workers can do, in the order of the documentation.
+func Stages() []Stage { return []Stage{StageForward, StageMirror} }
+
+// stage checks a forward to a worker's stage.
+func (c *checker) stage(at subject, f *Forward) {
+	const example = "as in {stage: mirror, port: wan0, copy: mon0}"
+	switch {
+	case !slices.Contains(Stages(), f.Stage):
+		c.fail(nearHint(at.Errorf("there is no stage %q", f.Stage), string(f.Stage), texts(Stages()), "it is one of: "+commas(Stages())))
+	case f.Name == "":
+		c.fail(at.Errorf("stage %s does not say by which port packets leave", f.Stage).WithHint(example))
+	case f.Stage == StageMirror && f.Copy == "":
+		c.fail(at.Errorf("stage mirror does not say which port gets the copy").WithHint(example))
+	case f.Stage != StageMirror && f.Copy != "":
+		c.fail(at.Errorf("stage %s copies nothing, and it names port %q for a copy", f.Stage, f.Copy).WithHint("take stage mirror, or leave copy out"))
+	case f.Copy != "" && f.Copy == f.Name:
+		c.fail(at.Errorf("the copy would leave by port %q, as the packet does", f.Copy).WithHint("copy to a port of its own"))
+	}
+}
 
 func (c *checker) toPipe(at subject, f *Forward) {
 	next := c.byName[f.Name]

@@ -236,7 +236,21 @@ var wrong = []struct {
 	{func(p *Pipeline) { p.Pipes[steer].Entries[0].Forward = toPort("") }, `pipe "steer": entry "voice": forward: a port without a name (the gateway's configuration names its ports)`},
 	{func(p *Pipeline) { p.Pipes[routes].Miss.Name = "x" }, `pipe "routes": miss: drop has no name, and it says "x" (leave the name out)`},
 	{func(p *Pipeline) { p.Pipes[routes].Miss.To = "hots" }, `pipe "routes": miss: there is no forward to "hots" (did you mean "host"?)`},
-	{func(p *Pipeline) { p.Pipes[routes].Miss.To = "controller" }, `pipe "routes": miss: there is no forward to "controller" (it is one of: pipe, port, drop, host, policy)`},
+	{func(p *Pipeline) { p.Pipes[routes].Miss.To = "controller" }, `pipe "routes": miss: there is no forward to "controller" (it is one of: pipe, port, drop, host, policy, stage)`},
+	{func(p *Pipeline) { p.Pipes[routes].Miss.Copy = "mon0" }, `pipe "routes": miss: stages are a worker's, and this goes to drop (forward to a stage, or leave stage, copy and on_failure out)`},
+	{func(p *Pipeline) { p.Pipes[routes].Miss = Forward{To: ToStage, Stage: "miror", Name: "wan0"} }, `pipe "routes": miss: there is no stage "miror" (did you mean "mirror"?)`},
+	{func(p *Pipeline) { p.Pipes[routes].Miss = Forward{To: ToStage, Stage: "ipsec", Name: "wan0"} }, `pipe "routes": miss: there is no stage "ipsec" (it is one of: forward, mirror)`},
+	{func(p *Pipeline) { p.Pipes[routes].Miss = Forward{To: ToStage, Stage: StageForward} }, `pipe "routes": miss: stage forward does not say by which port packets leave (as in {stage: mirror, port: wan0, copy: mon0})`},
+	{func(p *Pipeline) { p.Pipes[routes].Miss = Forward{To: ToStage, Stage: StageMirror, Name: "wan0"} }, `pipe "routes": miss: stage mirror does not say which port gets the copy (as in {stage: mirror, port: wan0, copy: mon0})`},
+	{func(p *Pipeline) {
+		p.Pipes[routes].Miss = Forward{To: ToStage, Stage: StageForward, Name: "wan0", Copy: "mon0"}
+	}, `pipe "routes": miss: stage forward copies nothing, and it names port "mon0" for a copy (take stage mirror, or leave copy out)`},
+	{func(p *Pipeline) {
+		p.Pipes[routes].Miss = Forward{To: ToStage, Stage: StageMirror, Name: "wan0", Copy: "wan0"}
+	}, `pipe "routes": miss: the copy would leave by port "wan0", as the packet does (copy to a port of its own)`},
+	{func(p *Pipeline) {
+		p.Pipes[routes].Miss, p.BypassesPolicy = Forward{To: ToStage, Stage: StageForward, Name: "wan0"}, false
+	}, `pipe "routes": miss: what goes to a stage from here is judged by no rule of the policy (forward to policy, or say bypasses_policy: true for the whole pipeline)`},
 	{func(p *Pipeline) { p.Pipes[routes].Miss.Index = 1 }, `pipe "routes": miss: an index chooses an entry of an ordered list, and this goes to drop (leave the index out)`},
 	{func(p *Pipeline) { p.BypassesPolicy = false }, `pipe "spread": entry 0: forward: what goes to a port from here is judged by no rule of the policy (forward to policy, or say bypasses_policy: true for the whole pipeline)`},
 	{func(p *Pipeline) { p.BypassesPolicy = false }, `pipe "lists": forward: what goes to a host from here is judged by no rule of the policy`},

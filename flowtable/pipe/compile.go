@@ -33,14 +33,18 @@ type Limits struct {
 // It keeps p. Errors name the pipe: forwards that lead in a circle, mirrors of packets that are not sent by the pipeline, more
 // than there is room for.
 func Compile(p *Pipeline, o Options) (*Program, error) {
-	tables := make(map[int]bool)
+	tables, shared := make(map[int]bool), make(map[int]bool)
 	for {
-		c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables}
+		c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables, shared: shared}
 		err := c.compile()
 		if err == nil {
 			return c.Program, nil
 		}
 		largest := c.largest()
+		if alone := c.spread(); errors.Is(err, errSize) && largest == nil && alone != nil {
+			shared[alone.Number] = true
+			continue
+		}
 		if errors.Is(err, errSize) && largest == nil {
 			err = fmt.Errorf("%w (most of it is pipe %s)", err, c.most().Pipe.Name)
 		}
@@ -65,6 +69,16 @@ func (c *compiler) largest() (largest *Planned) {
 	return largest
 }
 
+// spread is the largest pipe whose entries have instructions of their own and could share them; nil: there is none.
+func (c *compiler) spread() (largest *Planned) {
+	for _, pl := range c.Pipes {
+		if pl.alone && len(pl.Places) > 1 && (largest == nil || pl.Insns > largest.Insns) {
+			largest = pl
+		}
+	}
+	return largest
+}
+
 // most is the pipe that takes most of what became instructions.
 func (c *compiler) most() *Planned {
 	return slices.MaxFunc(c.Pipes, func(a, b *Planned) int {
@@ -83,6 +97,7 @@ type compiler struct {
 	*Program
 	number                map[string]int // of pipes
 	tables                map[int]bool   // numbers of pipes that must not become instructions
+	shared                map[int]bool   // numbers of pipes whose entries must share instructions
 	later                 []func() error // what fills memory once all of it is laid out
 	roots, nodes4, nodes6 int            // of the arena
 }

@@ -81,7 +81,7 @@ func TestCompileRefuses(t *testing.T) {
 			control("a", to("b"), pipe.Monitor{}), control("b", to("c"), pipe.Monitor{}), control("c", to("b"), pipe.Monitor{}),
 		}}, pipe.Limits{}},
 		{"no root", "no root pipe", pipe.Pipeline{Root: "z"}, pipe.Limits{}},
-		{"mirrored to the host", "pipe b: packets with mirror m go to the host or to the policy, where nothing copies them: forward them to a port, or drop them", pipe.Pipeline{
+		{"mirrored to the host", "pipe b: packets with mirror m go to the host, to the policy or to a worker, where nothing copies them: forward them to a port, or drop them", pipe.Pipeline{
 			Root: "a", Mirrors: []*pipe.Mirror{{Name: "m", Ports: []string{"mon0"}}}, Pipes: []*pipe.Pipe{
 				control("a", to("b"), pipe.Monitor{Mirror: "m"}), control("b", &pipe.Forward{To: pipe.ToHost}, pipe.Monitor{}),
 			}}, pipe.Limits{}},

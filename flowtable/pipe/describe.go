@@ -61,12 +61,33 @@ func (p *Pipeline) Describe(f *bpf.PipesPipeFields, ports map[string]uint32, nam
 	return nil
 }
 
+// ForwardsTo reports whether packets go there from any of the pipes.
+func (p *Pipeline) ForwardsTo(to Target) bool {
+	return slices.ContainsFunc(p.Pipes, func(pipe *Pipe) bool {
+		return slices.ContainsFunc(pipe.everyForward(), func(f *Forward) bool { return f.To == to })
+	})
+}
+
+// Stages are the workers' stages that the pipeline forwards to, in the order of the documentation.
+func (p *Pipeline) Stages() (used []Stage) {
+	for _, stage := range Stages() {
+		if slices.ContainsFunc(p.Pipes, func(pipe *Pipe) bool {
+			return slices.ContainsFunc(pipe.everyForward(), func(f *Forward) bool { return f.To == ToStage && f.Stage == stage })
+		}) {
+			used = append(used, stage)
+		}
+	}
+	return used
+}
+
 // PortNames are the ports that the pipeline names, sorted.
 func (p *Pipeline) PortNames() []string {
 	used := make(map[string]bool)
 	note := func(f *Forward) {
-		if f != nil && f.To == ToPort {
-			used[f.Name] = true
+		if f != nil {
+			for _, name := range f.ports() {
+				used[name] = true
+			}
 		}
 	}
 	for _, pipe := range p.Pipes {

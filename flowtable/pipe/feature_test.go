@@ -136,6 +136,8 @@ var features = []feature{
 
 	{"forward-each", "pipes: [{name: a, kind: basic, match: ip.ttl, forward: {pipe: b}, miss: host, entries: [{match: {ip.ttl: 1}, forward: {port: wan0}}, {match: {ip.ttl: 2}, forward: drop}, {match: {ip.ttl: 3}, forward: host}, {match: {ip.ttl: 4}, forward: policy}, {match: {ip.ttl: 5}}]}, {name: b, kind: control, miss: {port: wan1}}]",
 		"ip.ttl=1 => port wan0\nip.ttl=2 => drop\nip.ttl=3 => host\nip.ttl=4 => policy\nip.ttl=5 => port wan1\nip.ttl=6 => host"},
+	{"forward-stage", "pipes: [{name: a, kind: basic, match: ip.ttl, forward: {stage: forward, port: wan0}, miss: {stage: mirror, port: wan1, copy: mon0, on_failure: bypass}, entries: [{match: {ip.ttl: 1}}, {match: {ip.ttl: 2}, forward: {stage: mirror, port: wan0, copy: mon0}}]}]",
+		"ip.ttl=1 => stage wan0\nip.ttl=2 => stage wan0 mon0\nip.ttl=3 => stage wan1 mon0"},
 }
 
 // described is a packet that has what the text says, and what that needs.

@@ -71,7 +71,7 @@ func (c *compiler) copy(pl *Planned, mirror, forward uint32) error {
 	case toPorts >> forwardShift:
 		ids = append(slices.Clone(ids), c.Groups[forward&forwardMask]...)
 	default:
-		return fmt.Errorf("pipe %s: packets with mirror %s go to the host or to the policy, where nothing copies them: forward them to a port, or drop them",
+		return fmt.Errorf("pipe %s: packets with mirror %s go to the host, to the policy or to a worker, where nothing copies them: forward them to a port, or drop them",
 			pl.Pipe.Name, c.Pipeline.Mirrors[mirror-1].Name)
 	}
 	group, err := c.group(ids)

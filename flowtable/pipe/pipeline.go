@@ -242,16 +242,29 @@ const (
 	ToHost   Target = "host"   // the kernel of this machine
 	ToPolicy Target = "policy" // the gateway's own pipes, which is what happens without a pipeline
 	ToRoute  Target = "route"  // where the route leads, or this machine: of the gateway's own pipes
+	ToStage  Target = "stage"  // a worker, which does the stage and sends the packet on by a port
 )
 
 // Forward is where a packet goes next.
 type Forward struct {
 	To   Target
-	Name string // of a pipe or a port
+	Name string // of a pipe or a port, also that by which a packet leaves behind a stage
 	// Index chooses the entry of an ordered list; IndexFrom, if not nil, has a field say it. A field that the packet
 	// lacks says 0.
 	Index     int
 	IndexFrom *Field
 	Reason    string // of the gateway's own pipes: why a packet is dropped
+	Stage     Stage  // what the worker does
+	Copy      string // name of the port that gets a copy, of stage mirror
+	Bypass    bool   // while no worker takes them packets leave without the stage; else they are dropped
 	Pos       Pos
 }
+
+// Stage is what a worker does with a packet.
+type Stage string
+
+// Stages.
+const (
+	StageForward Stage = "forward" // nothing but sending it on
+	StageMirror  Stage = "mirror"  // a copy goes to another port
+)

@@ -181,7 +181,7 @@ func (c *compiler) search(pl *Planned, records []bpf.PipesPipeEntry) error {
 			steps += len(pl.actions[a-1].steps)
 		}
 	}
-	pl.alone = pl.Pipe.Fixed && len(records) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
+	pl.alone = pl.Pipe.Fixed && !c.shared[pl.Number] && len(records) <= aloneEntries && steps <= c.options.Limits.function()/aloneSteps
 	return nil
 }
 

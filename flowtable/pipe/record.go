@@ -85,6 +85,19 @@ func (p *Program) encode(f *Forward) (uint32, error) {
 			return 0, fmt.Errorf("there is no port %q", f.Name)
 		}
 		return toPort | id&forwardMask, nil
+	case ToStage:
+		to := toStage | stageBits[f.Stage]<<stageShift
+		if f.Bypass {
+			to |= stageBypass
+		}
+		for i, name := range f.ports() {
+			id, ok := p.Pipeline.Ports[name]
+			if !ok {
+				return 0, fmt.Errorf("there is no port %q", name)
+			}
+			to |= id & stagePort << (stageCopy * i)
+		}
+		return to, nil
 	case ToPipe:
 		n := slices.IndexFunc(p.Pipeline.Pipes, func(pipe *Pipe) bool { return pipe.Name == f.Name })
 		if n < 0 {

@@ -187,6 +187,15 @@ func (f *Forward) String() string {
 	switch {
 	case f.Reason != "":
 		return fmt.Sprintf("%s (%s)", f.To, f.Reason)
+	case f.To == ToStage:
+		text := fmt.Sprintf("stage %s, port %s", f.Stage, f.Name)
+		if f.Copy != "" {
+			text += ", copy to " + f.Copy
+		}
+		if f.Bypass {
+			text += ", or without it"
+		}
+		return text
 	case f.To != ToPipe && f.To != ToPort:
 		return string(f.To)
 	case f.IndexFrom != nil:
@@ -345,6 +354,17 @@ func (p *Program) ForwardName(forward uint32) string {
 		return string(ToPolicy)
 	case toPort:
 		return "port " + p.portName(number)
+	case toStage:
+		f := Forward{To: ToStage, Name: p.portName(number & stagePort), Bypass: number&stageBypass != 0}
+		for stage, bits := range stageBits {
+			if number>>stageShift&stageMask == bits {
+				f.Stage = stage
+			}
+		}
+		if id := number >> stageCopy & stagePort; id != 0 {
+			f.Copy = p.portName(id)
+		}
+		return f.String()
 	case toPorts:
 		if int(number) < len(p.Groups) {
 			names := make([]string, len(p.Groups[number]))

@@ -51,9 +51,22 @@ func (r *resolver) port(pos Pos, where, name string) Value {
 }
 
 func (r *resolver) forward(where string, f *Forward) {
-	if f != nil && f.To == ToPort {
-		r.port(f.Pos, where, f.Name)
+	if f != nil {
+		for _, name := range f.ports() {
+			r.port(f.Pos, where, name)
+		}
 	}
+}
+
+// ports are the names of those that the forward names.
+func (f *Forward) ports() []string {
+	switch {
+	case f.To == ToPort, f.To == ToStage && f.Copy == "":
+		return []string{f.Name}
+	case f.To == ToStage:
+		return []string{f.Name, f.Copy}
+	}
+	return nil
 }
 
 func (r *resolver) pipe(p *Pipe) *Pipe {

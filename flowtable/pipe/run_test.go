@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,13 +136,24 @@ func (r *three) differs(want oracle.Result, forward uint32, f *bpf.PipesPipeFiel
 	to, ports := map[uint32]pipe.Target{
 		uint32(bpf.PipesPipeForwardPIPE_TO_DROP): pipe.ToDrop, uint32(bpf.PipesPipeForwardPIPE_TO_HOST): pipe.ToHost,
 		uint32(bpf.PipesPipeForwardPIPE_TO_POLICY): pipe.ToPolicy, uint32(bpf.PipesPipeForwardPIPE_TO_PORT): pipe.ToPort,
-		uint32(bpf.PipesPipeForwardPIPE_TO_PORTS): pipe.ToPort,
+		uint32(bpf.PipesPipeForwardPIPE_TO_PORTS): pipe.ToPort, uint32(bpf.PipesPipeForwardPIPE_TO_STAGE): pipe.ToStage,
 	}[kind], []uint32(nil)
 	switch kind {
 	case uint32(bpf.PipesPipeForwardPIPE_TO_PORT):
 		ports = []uint32{number}
 	case uint32(bpf.PipesPipeForwardPIPE_TO_PORTS):
 		ports = r.program.Groups[number]
+	case uint32(bpf.PipesPipeForwardPIPE_TO_STAGE):
+		stages := map[uint32]pipe.Stage{bpf.StageForward: pipe.StageForward, bpf.StageMirror: pipe.StageMirror}
+		if stages[number>>bpf.PipesPipeStagePIPE_STAGES&uint32(bpf.PipesPipeStagePIPE_STAGE_MASK)] != want.Stage ||
+			(number&uint32(bpf.PipesPipeStagePIPE_STAGE_BYPASS) != 0) != want.Bypass {
+			return fmt.Sprintf("answers %#x", forward)
+		}
+		ports = []uint32{number & 0xff}
+		if id := number >> bpf.PipesPipeStagePIPE_STAGE_COPY & 0xff; id != 0 {
+			ports = append(ports, id)
+			slices.Sort(ports)
+		}
 	}
 	if (to != want.To && len(ports) == 0) || !slices.Equal(ports, want.Ports) {
 		return fmt.Sprintf("answers %#x", forward)
@@ -204,7 +216,13 @@ func TestThreeExecutors(t *testing.T) {
 	for i := range rounds {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		line := random.Pipeline(r, random.Size{Kinds: readyKinds, Entries: []int{4, 12, 40}[i%3]})
-		three := newThree(t, line, pipe.Options{Seed: r.Uint64(), SpreadSeed: r.Uint64(), Trace: i%7 == 3, Limits: pipe.Limits{Function: []int{0, 600, 1500}[r.IntN(3)], Code: []int{0, 10}[r.IntN(2)], Always: i%4 < 2}}, i%3 > 0)
+		o := pipe.Options{Seed: r.Uint64(), SpreadSeed: r.Uint64(), Trace: i%7 == 3, Limits: pipe.Limits{Function: []int{0, 600, 1500}[r.IntN(3)], Code: []int{0, 10}[r.IntN(2)], Always: i%4 < 2}}
+		if resolved, err := line.Resolve(random.Ports); err != nil {
+			t.Fatal(err)
+		} else if _, err := pipe.Compile(resolved, o); err != nil && strings.Contains(err.Error(), "instructions, more than") {
+			o.Limits.Function = 0 // a pipe that no function of so few instructions holds
+		}
+		three := newThree(t, line, o, i%3 > 0)
 		three.agree(t, random.Packets(r, three.line))
 		hits, steps = hits+three.hits, steps+three.steps
 		if _, others, _ := three.program.Instructions(); slices.ContainsFunc(others, func(f asm.Instructions) bool { return f[0].Symbol() == "run_pipes_part1" }) {

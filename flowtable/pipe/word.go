@@ -55,9 +55,22 @@ const (
 	toHost   = uint32(bpf.PipesPipeForwardPIPE_TO_HOST) << forwardShift
 	toPolicy = uint32(bpf.PipesPipeForwardPIPE_TO_POLICY) << forwardShift
 	toPort   = uint32(bpf.PipesPipeForwardPIPE_TO_PORT) << forwardShift
+	toStage  = uint32(bpf.PipesPipeForwardPIPE_TO_STAGE) << forwardShift
 	toPorts  = uint32(bpf.PipesPipeForwardPIPE_TO_PORTS) << forwardShift
 	toPipe   = uint32(bpf.PipesPipeForwardPIPE_TO_PIPE) << forwardShift
 )
+
+// Parts of a forward to a stage: enum pipe_stage.
+const (
+	stagePort   = uint32(bpf.PipesPipeStagePIPE_STAGE_PORT)
+	stageCopy   = int(bpf.PipesPipeStagePIPE_STAGE_COPY)
+	stageShift  = uint32(bpf.PipesPipeStagePIPE_STAGES)
+	stageMask   = uint32(bpf.PipesPipeStagePIPE_STAGE_MASK)
+	stageBypass = uint32(bpf.PipesPipeStagePIPE_STAGE_BYPASS)
+)
+
+// stageBits are STAGE_* of abi_work.h.
+var stageBits = map[Stage]uint32{StageForward: bpf.StageForward, StageMirror: bpf.StageMirror}
 
 // A forward to a pipe has the pipe's number in its lowest bits, above them the index of an ordered list's entry, or,
 // with the highest bit, the word that says the index, and what the packet must have for that.

@@ -44,9 +44,12 @@ type Step struct {
 // Result is what became of a packet.
 type Result struct {
 	To    pipe.Target // no pipe
-	Ports []uint32    // ids of all ports that it leaves by, ascending: of forwards, mirrors and flooding
-	TTL   bool        // it was dropped since its time to live had run out
-	Walk  []Step
+	Ports []uint32    // ids of all ports that it leaves by, ascending: of forwards, stages, mirrors and flooding
+	Stage pipe.Stage  // what a worker does with it before
+	// Bypass says that it leaves by the forward's port alone while there is no worker.
+	Bypass bool
+	TTL    bool // it was dropped since its time to live had run out
+	Walk   []Step
 	// Audited are entries that matched on the way and decided nothing.
 	Audited []*pipe.Entry
 	After   Packet // as the last action left it
@@ -96,6 +99,13 @@ func (w *World) Walk(packet Packet, now uint64) Result {
 	t.To = next.To
 	if next.To == pipe.ToPort && !t.flooded {
 		t.out(next.Name)
+	}
+	if next.To == pipe.ToStage {
+		t.Stage, t.Bypass = next.Stage, next.Bypass
+		t.out(next.Name)
+		if next.Copy != "" {
+			t.out(next.Copy)
+		}
 	}
 	for _, m := range w.pipeline.Mirrors {
 		if m.Name == t.mirror {

@@ -16,6 +16,7 @@ var keys = map[string][]string{
 	"monitor":   {"count", "counter", "meter", "mirror", "age", "remove"},
 	"to_pipe":   {"pipe", "index"},
 	"to_port":   {"port"},
+	"to_stage":  {"stage", "port", "copy", "on_failure"},
 	"entry": {"name", "match", "conditions", "prefix", "priority", "index", "weight", "action", "values", "list",
 		"monitor", "forward"},
 }

@@ -228,7 +228,7 @@ func (r *reader) tag(n *firewall.Node) pipe.Value {
 	return pipe.Value{uint32(pcp<<12 | id)}
 }
 
-// forward reads drop, host, policy, {pipe: NAME, index: ...} or {port: NAME}; nil without a node.
+// forward reads drop, host, policy, {pipe: NAME, index: ...}, {port: NAME} or {stage: NAME, port: NAME, ...}; nil without a node.
 func (r *reader) forward(n *firewall.Node) *pipe.Forward {
 	if n == nil {
 		return nil
@@ -236,12 +236,24 @@ func (r *reader) forward(n *firewall.Node) *pipe.Forward {
 	f := &pipe.Forward{Pos: n.Pos}
 	if n.Kind != firewall.MapNode {
 		f.To = pipe.Target(r.word(n, "a forward"))
-		if f.To == pipe.ToPipe || f.To == pipe.ToPort {
+		if f.To == pipe.ToPipe || f.To == pipe.ToPort || f.To == pipe.ToStage {
 			r.Fail(n.Pos.Errorf("forward to a %s without its name", f.To).WithHint("as in {%s: NAME}", f.To))
 		}
 		return f
 	}
-	if slices.ContainsFunc(n.Fields, func(f firewall.Field) bool { return f.Key == "port" }) {
+	says := func(key string) bool {
+		return slices.ContainsFunc(n.Fields, func(f firewall.Field) bool { return f.Key == key })
+	}
+	if says("stage") {
+		v := r.Fields(n, "a forward to a stage", keys["to_stage"])
+		f.To, f.Stage = pipe.ToStage, pipe.Stage(r.word(v["stage"], "stage"))
+		f.Name, f.Copy = r.word(v["port"], "port"), r.word(v["copy"], "copy")
+		if n := v["on_failure"]; n != nil {
+			f.Bypass = r.Choice(n, "on_failure", firewall.OnFailureDrop, firewall.OnFailureBypass) == firewall.OnFailureBypass
+		}
+		return f
+	}
+	if says("port") {
 		v := r.Fields(n, "a forward to a port", keys["to_port"])
 		f.To, f.Name = pipe.ToPort, r.word(v["port"], "port")
 		return f

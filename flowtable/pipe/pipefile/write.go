@@ -304,6 +304,13 @@ func (l lists) forward(f *pipe.Forward) *firewall.Node {
 	switch f.To {
 	case pipe.ToPort:
 		n.add("port", text(f.Name))
+	case pipe.ToStage:
+		n.add("stage", text(string(f.Stage)))
+		n.add("port", text(f.Name))
+		n.word("copy", f.Copy)
+		if f.Bypass {
+			n.add("on_failure", text(firewall.OnFailureBypass))
+		}
 	case pipe.ToPipe:
 		n.add("pipe", text(f.Name))
 		if f.IndexFrom != nil {

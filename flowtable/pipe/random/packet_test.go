@@ -203,7 +203,7 @@ func TestPacketsComeNear(t *testing.T) {
 			t.Errorf("kind %s: %d packets match, %d miss", kind, hit[kind], missed[kind])
 		}
 	}
-	for _, to := range []pipe.Target{pipe.ToPort, pipe.ToDrop, pipe.ToHost, pipe.ToPolicy} {
+	for _, to := range []pipe.Target{pipe.ToPort, pipe.ToDrop, pipe.ToHost, pipe.ToPolicy, pipe.ToStage} {
 		if ends[to] < 100 {
 			t.Errorf("%d packets go to %s", ends[to], to)
 		}

@@ -164,7 +164,7 @@ func (g *generator) fill(i int) {
 	}
 	mirrors := flood
 	for _, f := range forwards(p) {
-		mirrors = mirrors || f.To == pipe.ToHost || f.To == pipe.ToPolicy || f.To == pipe.ToPipe && !g.copies[f.Name]
+		mirrors = mirrors || f.To == pipe.ToHost || f.To == pipe.ToPolicy || f.To == pipe.ToStage || f.To == pipe.ToPipe && !g.copies[f.Name]
 	}
 	g.copies[p.Name] = !mirrors
 }
@@ -461,8 +461,21 @@ func (g *generator) forward(i int, mirrored bool) *pipe.Forward {
 		}
 	case 3:
 		return &pipe.Forward{To: pipe.ToDrop}
+	case 4:
+		if !mirrored {
+			return g.stage()
+		}
 	}
 	return &pipe.Forward{To: pipe.ToPort, Name: portNames[g.IntN(len(portNames))]}
+}
+
+func (g *generator) stage() *pipe.Forward {
+	i := g.IntN(len(portNames))
+	f := &pipe.Forward{To: pipe.ToStage, Stage: pipe.StageForward, Name: portNames[i], Bypass: g.one(2)}
+	if g.one(2) {
+		f.Stage, f.Copy = pipe.StageMirror, portNames[(i+1+g.IntN(len(portNames)-1))%len(portNames)]
+	}
+	return f
 }
 
 func (g *generator) monitor(p *pipe.Pipe) pipe.Monitor {
