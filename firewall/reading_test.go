@@ -358,6 +358,8 @@ func TestReadingKeepsNoOldText(t *testing.T) {
 	if after := held(); after > before+2<<20 {
 		t.Errorf("%d bytes are held after the first of a hundred changes, %d after the last", before, after)
 	}
+	runtime.KeepAlive(text)
+	runtime.KeepAlive(&r)
 	if kept.Rules[0].Name != "new0" || kept.Rules[99].Name != "new99" {
 		t.Errorf("rules are %s and %s", kept.Rules[0].Name, kept.Rules[99].Name)
 	}
