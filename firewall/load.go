@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // Source is one policy file: its name, which errors and relative paths follow, and its text.
@@ -179,6 +181,9 @@ type loader struct {
 	at       []Pos           // of what services returned last
 	rules    []*Rule
 	places   []rulePlace // of rules
+	// What was read of services before, so that rules share it; nil: they do not.
+	literals map[string]ServiceMatch
+	ranges   map[flowtable.U16Range][]flowtable.U16Range
 	// Position in the policy's slices by name.
 	zoneIndex, setIndex, workloadIndex, serviceIndex, ruleIndex, natIndex map[string]int
 }

@@ -207,12 +207,11 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 				}
 				continue
 			}
-			m, hint, err := parseService(text)
+			m, hint, err := l.literal(text)
 			if err != nil {
 				l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 				continue
 			}
-			m.Text = strings.Clone(m.Text)
 			l.warnUndecided(&m, item.Pos)
 			out, l.at = append(out, m), append(l.at, item.Pos)
 		}
@@ -221,6 +220,31 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 		l.Fail(n.Pos.Errorf("an empty list of services matches nothing").WithHint("name one, or leave `service` out for any"))
 	}
 	return out
+}
+
+// literal is parseService, once for each text.
+func (l *loader) literal(text string) (ServiceMatch, string, error) {
+	if m, known := l.literals[text]; known {
+		return m, "", nil
+	}
+	text = strings.Clone(text)
+	m, hint, err := parseService(text)
+	if err == nil && l.literals != nil {
+		l.literals[text] = m
+	}
+	return m, hint, err
+}
+
+// shared returns ports that are the same memory wherever they are read.
+func (l *loader) shared(ports []flowtable.U16Range) []flowtable.U16Range {
+	if len(ports) != 1 || l.ranges == nil {
+		return ports
+	}
+	if known := l.ranges[ports[0]]; known != nil {
+		return known
+	}
+	l.ranges[ports[0]] = ports
+	return ports
 }
 
 func (l *loader) warnUndecided(m *ServiceMatch, at Pos) {
@@ -307,5 +331,5 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 	if len(sets) > 0 {
 		from = &portList{own, sets}
 	}
-	return joinPorts(out), from
+	return l.shared(joinPorts(out)), from
 }
