@@ -93,18 +93,25 @@ func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 	if pl.Pipe.Resizable {
 		r.Size = pl.room
 	}
-	for i, e := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
-		out := EntryReport{Name: e.Name, Priority: e.Priority, Match: p.asks(pl.Pipe, e), Forward: p.forwardText(e.Forward, pl.Pipe.Forward)}
-		if i < len(pl.Places) && pl.Pipe.monitor(e).Count {
-			p.count1(&out, pl.Places[i], now)
-		}
-		r.Entries = append(r.Entries, out)
+	for i := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
+		r.Entries = append(r.Entries, p.EntryReport(pl.Number, i, now))
 	}
 	r.Miss = EntryReport{Match: []string{}, Forward: p.forwardText(&pl.Pipe.Miss, nil)}
 	if pl.Miss != 0 {
 		p.count1(&r.Miss, pl.Miss, now)
 	}
 	return r
+}
+
+// EntryReport describes an entry of a pipe.
+func (p *Program) EntryReport(number, i int, now uint32) EntryReport {
+	pl := p.Pipes[number]
+	e := pl.Pipe.Entries[i]
+	out := EntryReport{Name: e.Name, Priority: e.Priority, Match: p.asks(pl.Pipe, e), Forward: p.forwardText(e.Forward, pl.Pipe.Forward)}
+	if i < len(pl.Places) && pl.Pipe.monitor(e).Count {
+		p.count1(&out, pl.Places[i], now)
+	}
+	return out
 }
 
 // count1 fills in what an entry has counted.

@@ -18,4 +18,5 @@ var keys = map[string][]string{
 	"to_port":   {"port"},
 	"entry": {"name", "match", "conditions", "prefix", "priority", "index", "weight", "action", "values", "list",
 		"monitor", "forward"},
+	"batch": {"remove", "update", "add"},
 }
