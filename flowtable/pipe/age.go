@@ -26,6 +26,18 @@ func Aged(entries []bpf.PipesPipeEntry, first, end uint32, now uint32, batch int
 	}
 }
 
+// Ages tells whether a pipe has, or has had, entries that age.
+func (p *Program) Ages(number int) bool { return p.Pipes[number].ages }
+
+// Aged is the same of a pipe's entries: places count from 0 to its [Program.Span].
+func (p *Program) Aged(number int, first, end uint32, now uint32, batch int, tell func(places []uint32)) {
+	pl := p.Pipes[number]
+	Aged(p.Memory.Entries, pl.First+first, min(pl.First+end, pl.End), now, batch, tell)
+}
+
+// Span is how many places a pipe's entries lie in.
+func (p *Program) Span(number int) uint32 { return p.Pipes[number].End - p.Pipes[number].First }
+
 // Aged is the same of all entries of a table.
 func (t *Table) Aged(now uint32, batch int, tell func(places []uint32)) {
 	Aged(t.Entries, t.First, t.fresh, now, batch, tell)

@@ -96,6 +96,7 @@ func (p *Program) editor(number int, batch []Edit) (*editor, error) {
 			return nil, err
 		}
 		e.records[i] = r
+		pl.ages = pl.ages || r.Age > 0
 	}
 	switch {
 	case pl.Pipe.Resizable && len(pl.Pipe.Entries)+more > pl.room:

@@ -16,19 +16,54 @@ func (p *Pipeline) Number(name string) int {
 // Edit returns a pipeline in which a pipe has other entries, to be checked and compiled: what [Program.Edit] does in place where it
 // can. P stays as it is. Numbers in the answer are those that entries have in the order in which they came.
 func (p *Pipeline) Edit(number int, batch []Edit) (*Pipeline, []Edited) {
-	out, pipe := *p, *p.Pipes[number]
-	out.Pipes = slices.Clone(p.Pipes)
-	out.Pipes[number] = &pipe
-	m := modelOf(&pipe)
+	e := &Editor{line: p, models: make(map[int]*model)}
+	done := e.Edit(number, batch)
+	return e.Pipeline(), done
+}
+
+// Editor changes entries of a pipeline's pipes many times over.
+type Editor struct {
+	line   *Pipeline
+	models map[int]*model
+	// done says that all changes have been made once, so that there is room for them.
+	done bool
+}
+
+// Editor begins with what the pipeline has, to make changes again that were made to it.
+func (p *Pipeline) Editor() *Editor {
+	return &Editor{line: p, models: make(map[int]*model), done: true}
+}
+
+// Edit makes the changes of a batch, in its order.
+func (e *Editor) Edit(number int, batch []Edit) []Edited {
+	m := e.models[number]
+	if m == nil {
+		m = modelOf(e.line.Pipes[number])
+		if e.done {
+			m.full = MaxEntries
+		}
+		e.models[number] = m
+	}
 	done := make([]Edited, len(batch))
 	for i := range batch {
 		done[i] = m.edit(batch[i].Change, batch[i].Entry)
 	}
-	pipe.Entries = slices.DeleteFunc(m.entries, func(e *Entry) bool { return e == nil })
-	if n := len(pipe.Entries); pipe.Resizable && n > max(pipe.Size, pipe.grown) {
-		pipe.grown = min(2*n, MaxEntries)
+	return done
+}
+
+// Pipeline is what came of it, to be checked. The editor is not used again.
+func (e *Editor) Pipeline() *Pipeline {
+	out := *e.line
+	out.Pipes = slices.Clone(e.line.Pipes)
+	for number, m := range e.models {
+		pipe := *out.Pipes[number]
+		pipe.Entries = slices.DeleteFunc(m.entries, func(e *Entry) bool { return e == nil })
+		if n := len(pipe.Entries); pipe.Resizable && n > max(pipe.Size, pipe.grown) {
+			pipe.grown = min(2*n, MaxEntries)
+		}
+		out.Pipes[number] = &pipe
 	}
-	return &out, done
+	return &out
 }
 
 // model are the entries of a pipe as they are found.
@@ -36,12 +71,20 @@ type model struct {
 	pipe    *Pipe
 	entries []*Entry // nil: removed
 	n       int
+	full    int // most entries
 	byKey   map[string]int
 	byName  map[string]int
 }
 
 func modelOf(p *Pipe) *model {
 	m := &model{pipe: p, entries: slices.Clone(p.Entries), n: len(p.Entries), byKey: make(map[string]int, len(p.Entries)), byName: make(map[string]int)}
+	m.full = p.Size
+	if m.full == 0 && !p.Fixed && (p.Kind == Basic || p.Kind == LPM) {
+		m.full = p.Room()
+	}
+	if m.full == 0 || p.Resizable {
+		m.full = MaxEntries
+	}
 	for i, e := range p.Entries {
 		if _, twice := m.byKey[p.handle(e)]; !twice {
 			m.byKey[p.handle(e)] = i
@@ -66,13 +109,6 @@ func (m *model) edit(change Change, e *Entry) Edited {
 	at, there := m.find(e)
 	name, named := m.byName[e.Name]
 	named = named && e.Name != ""
-	full := m.pipe.Size
-	if full == 0 && !m.pipe.Fixed && (m.pipe.Kind == Basic || m.pipe.Kind == LPM) {
-		full = m.pipe.Room()
-	}
-	if full == 0 || m.pipe.Resizable {
-		full = MaxEntries
-	}
 	switch {
 	case change != InsertEntry && !there:
 		return Edited{Err: ErrNotFound}
@@ -82,7 +118,7 @@ func (m *model) edit(change Change, e *Entry) Edited {
 		return Edited{Err: ErrDuplicate, At: at}
 	case change != RemoveEntry && named && (name != at || !there):
 		return Edited{Err: ErrName}
-	case change == InsertEntry && m.n >= full:
+	case change == InsertEntry && m.n >= m.full:
 		return Edited{Err: ErrFull}
 	}
 	if there {

@@ -38,6 +38,7 @@ func (c *compiler) plan(pl *Planned) (err error) {
 			return fmt.Errorf("entry %s: %w", e.title(i), err)
 		}
 		records[i].Number = uint32(i)
+		pl.ages = pl.ages || records[i].Age > 0
 		if p.Kind == OrderedList {
 			records[i].Action = uint16(len(p.Actions) + i + 1)
 		}

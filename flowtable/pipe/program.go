@@ -91,6 +91,7 @@ type Planned struct {
 	counter  source
 	meter    source
 	mirror   source
+	ages     bool // an entry ages, or has
 	alone    bool // every entry has instructions of its own, with its operands in them
 }
 

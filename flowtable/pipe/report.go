@@ -105,18 +105,8 @@ func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 	if pl.Pipe.Resizable {
 		r.Size = pl.room
 	}
-	for i, e := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
-		out := EntryReport{Name: e.Name, Priority: e.Priority, Match: p.asks(pl.Pipe, e), Forward: p.forwardText(e.Forward, pl.Pipe.Forward)}
-		if p.Pipeline.Own {
-			out.File, out.Line, out.Log, out.Audit = e.Pos.File, e.Pos.Line, e.Log, e.Audit
-			if e.Action < len(pl.Pipe.Actions) {
-				out.Does = pl.Pipe.Actions[e.Action].Name
-			}
-		}
-		if i < len(pl.Places) && pl.Pipe.monitor(e).Count {
-			p.count1(&out, pl.Places[i], now)
-		}
-		r.Entries = append(r.Entries, out)
+	for i := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
+		r.Entries = append(r.Entries, p.EntryReport(pl.Number, i, now))
 	}
 	if pl.Pipe.Kind == CT {
 		r.Forward = p.forwardText(pl.Pipe.Forward, nil)
@@ -126,6 +116,23 @@ func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 		p.count1(&r.Miss, pl.Miss, now)
 	}
 	return r
+}
+
+// EntryReport describes an entry of a pipe.
+func (p *Program) EntryReport(number, i int, now uint32) EntryReport {
+	pl := p.Pipes[number]
+	e := pl.Pipe.Entries[i]
+	out := EntryReport{Name: e.Name, Priority: e.Priority, Match: p.asks(pl.Pipe, e), Forward: p.forwardText(e.Forward, pl.Pipe.Forward)}
+	if p.Pipeline.Own {
+		out.File, out.Line, out.Log, out.Audit = e.Pos.File, e.Pos.Line, e.Log, e.Audit
+		if e.Action < len(pl.Pipe.Actions) {
+			out.Does = pl.Pipe.Actions[e.Action].Name
+		}
+	}
+	if i < len(pl.Places) && pl.Pipe.monitor(e).Count {
+		p.count1(&out, pl.Places[i], now)
+	}
+	return out
 }
 
 // count1 fills in what an entry has counted.

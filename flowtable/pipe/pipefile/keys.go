@@ -19,4 +19,5 @@ var keys = map[string][]string{
 	"to_stage":  {"stage", "port", "copy", "on_failure"},
 	"entry": {"name", "match", "conditions", "prefix", "priority", "index", "weight", "action", "values", "list",
 		"monitor", "forward"},
+	"batch": {"remove", "update", "add"},
 }

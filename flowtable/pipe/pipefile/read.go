@@ -23,7 +23,7 @@ func Load(path string) (p *pipe.Pipeline, warnings mistake.Errors, err error) {
 // Parse reads and checks a pipeline from memory; name is what mistakes call the file. The error is a [mistake.Errors] with
 // every mistake found.
 func Parse(name string, text []byte) (p *pipe.Pipeline, warnings mistake.Errors, err error) {
-	docs, errs := firewall.ParseYAML(name, text)
+	docs, errs := parse(name, text)
 	r := &reader{Reader: firewall.Reader{Errs: errs}, pipeline: &pipe.Pipeline{Pos: mistake.Pos{File: name, Line: 1, Column: 1}}}
 	switch {
 	case len(errs) > 0:
@@ -93,8 +93,13 @@ func (r *reader) document(n *firewall.Node) {
 	for _, item := range r.List(f["pipes"]) {
 		p.Pipes = append(p.Pipes, r.pipe(item))
 	}
+	r.indexed()
+}
+
+// indexed finds forwards to an ordered list that do not say which entry.
+func (r *reader) indexed() {
 	kinds := make(map[string]pipe.Kind)
-	for _, pipe := range p.Pipes {
+	for _, pipe := range r.pipeline.Pipes {
 		kinds[pipe.Name] = pipe.Kind
 	}
 	for _, f := range r.unindexed {
