@@ -53,20 +53,23 @@ type FieldDiff struct {
 // has changed is a change of the rule too. Lists are compared whole, and written out as far as people read.
 func Diff(before, after *Policy) []Difference {
 	out := []Difference{}
-	diffSection(&out, KindZone, before.Zones, after.Zones,
+	diffSection(&out, KindZone, refs(before.Zones), refs(after.Zones),
 		func(z *Zone) (string, Pos) { return z.Name, z.Pos }, zoneFields, nil)
 	out = append(out, diffSets(before.Sets, after.Sets)...)
-	diffSection(&out, KindWorkload, before.Workloads, after.Workloads,
+	diffSection(&out, KindWorkload, refs(before.Workloads), refs(after.Workloads),
 		func(w *Workload) (string, Pos) { return w.Name, w.Pos }, workloadFields, nil)
-	diffSection(&out, KindService, before.Services, after.Services,
+	diffSection(&out, KindService, refs(before.Services), refs(after.Services),
 		func(s *Service) (string, Pos) { return s.Name, s.Pos }, serviceFields, nil)
 	natName := func(r *NATRule) (string, Pos) { return r.Name, r.Pos }
-	diffSection(&out, KindNAT, before.NAT, after.NAT, natName, natFields, nil)
-	out = append(out, moved(KindNAT, before.NAT, after.NAT, natName)...)
+	oldNAT, nat := refs(before.NAT), refs(after.NAT)
+	diffSection(&out, KindNAT, oldNAT, nat, natName, natFields, nil)
+	out = append(out, moved(KindNAT, oldNAT, nat, natName)...)
 	ruleName := func(r *Rule) (string, Pos) { return r.Name, r.Pos }
-	diffSection(&out, KindRule, before.Rules, after.Rules, ruleName, ruleFields, sameRule)
-	out = append(out, moved(KindRule, before.Rules, after.Rules, ruleName)...)
-	diffSection(&out, KindTest, before.Tests, after.Tests,
+	oldRules, rules := refs(before.Rules), refs(after.Rules)
+	first, last, end := unlike(oldRules, rules, func(a, b *Rule) bool { return a.Name == b.Name && sameRule(a, b) })
+	diffSection(&out, KindRule, oldRules[first:last], rules[first:end], ruleName, ruleFields, sameRule)
+	out = append(out, moved(KindRule, oldRules, rules, ruleName)...)
+	diffSection(&out, KindTest, refs(before.Tests), refs(after.Tests),
 		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields, nil)
 	return out
 }
@@ -118,30 +121,53 @@ type field struct {
 	whole     any
 }
 
+// refs are the places of what a list holds.
+func refs[T any](list []T) []*T {
+	out := make([]*T, len(list))
+	for i := range list {
+		out[i] = &list[i]
+	}
+	return out
+}
+
+// unlike returns where two lists begin to differ, and where they end to. What both hold in the same place in memory is
+// alike.
+func unlike[T any](before, after []*T, alike func(a, b *T) bool) (first, lastBefore, lastAfter int) {
+	lastBefore, lastAfter = len(before), len(after)
+	same := func(b, a int) bool { return before[b] == after[a] || alike(before[b], after[a]) }
+	for first < min(lastBefore, lastAfter) && same(first, first) {
+		first++
+	}
+	for min(lastBefore, lastAfter) > first && same(lastBefore-1, lastAfter-1) {
+		lastBefore, lastAfter = lastBefore-1, lastAfter-1
+	}
+	return first, lastBefore, lastAfter
+}
+
 // diffSection compares the things of one section by their names. Same may be nil; what it finds equal is, whatever else
 // the fields would say.
-func diffSection[T any](out *[]Difference, kind string, before, after []T, name func(*T) (string, Pos), fields func(*T) []field, same func(a, b *T) bool) {
+func diffSection[T any](out *[]Difference, kind string, before, after []*T, name func(*T) (string, Pos), fields func(*T) []field, same func(a, b *T) bool) {
 	old, stays := make(map[string]*T, len(before)), make(map[string]bool, len(after))
-	for i := range before {
-		n, _ := name(&before[i])
-		old[n] = &before[i]
+	for _, b := range before {
+		n, _ := name(b)
+		old[n] = b
 	}
-	for i := range after {
-		n, _ := name(&after[i])
+	for _, a := range after {
+		n, _ := name(a)
 		stays[n] = true
 	}
-	for i := range before {
-		if n, pos := name(&before[i]); !stays[n] {
+	for _, b := range before {
+		if n, pos := name(b); !stays[n] {
 			*out = append(*out, Difference{kind, n, DiffRemoved, []FieldDiff{}, pos.File, pos.Line})
 		}
 	}
-	for i := range after {
-		n, pos := name(&after[i])
+	for _, a := range after {
+		n, pos := name(a)
 		d := Difference{kind, n, DiffChanged, []FieldDiff{}, pos.File, pos.Line}
 		was := old[n]
 		if was == nil {
 			d.How = DiffAdded
-			for _, f := range fields(&after[i]) {
+			for _, f := range fields(a) {
 				if f.text != "" {
 					d.Fields = append(d.Fields, FieldDiff{f.key, "", f.text})
 				}
@@ -149,10 +175,10 @@ func diffSection[T any](out *[]Difference, kind string, before, after []T, name 
 			*out = append(*out, d)
 			continue
 		}
-		if same != nil && same(was, &after[i]) {
+		if was == a || same != nil && same(was, a) {
 			continue
 		}
-		is := fields(&after[i])
+		is := fields(a)
 		for k, f := range fields(was) {
 			if !equal(f.whole, is[k].whole) {
 				d.Fields = append(d.Fields, FieldDiff{f.key, f.text, is[k].text})
@@ -292,7 +318,7 @@ func testFields(t *Test) []field {
 // went, and a few.
 func diffSets(before, after []Set) []Difference {
 	var out []Difference
-	diffSection(&out, KindSet, before, after, func(s *Set) (string, Pos) { return s.Name, s.Pos }, func(s *Set) []field {
+	diffSection(&out, KindSet, refs(before), refs(after), func(s *Set) (string, Pos) { return s.Name, s.Pos }, func(s *Set) []field {
 		return []field{word("type", string(s.Type)), word("file", s.File), word("description", s.Description)}
 	}, nil)
 	for i := range after {
@@ -362,24 +388,24 @@ func members[T any](before, after []T, order func(a, b T) int, text func(T) stri
 
 // moved names the fewest rules that have to move for those that both policies have to stand in the
 // new order, as the first that matches decides. One that has changed besides is told here too.
-func moved[T any](kind string, before, after []T, name func(*T) (string, Pos)) []Difference {
+func moved[T any](kind string, before, after []*T, name func(*T) (string, Pos)) []Difference {
 	nameOf := func(r *T) string { n, _ := name(r); return n }
-	place := make(map[string]int, len(before))
-	for i := range before {
-		place[nameOf(&before[i])] = i
+	first, last, end := unlike(before, after, func(a, b *T) bool { return nameOf(a) == nameOf(b) })
+	place := make(map[string]int, last-first)
+	for i := first; i < last; i++ {
+		place[nameOf(before[i])] = i
 	}
-	var common []int // positions in after
-	for i := range after {
-		if _, old := place[nameOf(&after[i])]; old {
-			common = append(common, i)
+	var common, places []int // positions in after, and in before
+	for i := first; i < end; i++ {
+		if p, old := place[nameOf(after[i])]; old {
+			common, places = append(common, i), append(places, p)
 		}
 	}
 	// The longest run of rules whose old places ascend stays: patience sorting.
 	var tops []int // index into common of the smallest end of a run of each length
 	previous := make([]int, len(common))
-	for i, at := range common {
-		p := place[nameOf(&after[at])]
-		n := sort.Search(len(tops), func(k int) bool { return place[nameOf(&after[common[tops[k]]])] >= p })
+	for i, p := range places {
+		n := sort.Search(len(tops), func(k int) bool { return places[tops[k]] >= p })
 		previous[i] = -1
 		if n > 0 {
 			previous[i] = tops[n-1]
@@ -390,25 +416,25 @@ func moved[T any](kind string, before, after []T, name func(*T) (string, Pos)) [
 			tops[n] = i
 		}
 	}
-	stays := make(map[int]bool, len(tops))
+	stays := make([]bool, len(common))
 	if len(tops) > 0 {
 		for i := tops[len(tops)-1]; i >= 0; i = previous[i] {
-			stays[common[i]] = true
+			stays[i] = true
 		}
 	}
 	var out []Difference
-	for _, at := range common {
-		if stays[at] {
+	for i, at := range common {
+		if stays[i] {
 			continue
 		}
-		n, pos := name(&after[at])
+		n, pos := name(after[at])
 		where := "first"
 		if at > 0 {
-			where = "behind " + nameOf(&after[at-1])
+			where = "behind " + nameOf(after[at-1])
 		}
 		was := "first"
-		if p := place[n]; p > 0 {
-			was = "behind " + nameOf(&before[p-1])
+		if p := places[i]; p > 0 {
+			was = "behind " + nameOf(before[p-1])
 		}
 		out = append(out, Difference{kind, n, DiffMoved, []FieldDiff{{"place", was, where}}, pos.File, pos.Line})
 	}

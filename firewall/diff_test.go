@@ -172,7 +172,7 @@ func TestMovedRules(t *testing.T) {
 			}
 		}
 		named := make(map[string]bool)
-		for _, d := range moved(KindRule, before, after, func(r *Rule) (string, Pos) { return r.Name, r.Pos }) {
+		for _, d := range moved(KindRule, refs(before), refs(after), func(r *Rule) (string, Pos) { return r.Name, r.Pos }) {
 			named[d.Name] = true
 		}
 		stay := func(moved func(string) bool) (names []string, inOrder bool) {
