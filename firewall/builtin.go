@@ -40,7 +40,7 @@ type builtinEntries struct{ management, dhcp []flowtable.ACLEntry }
 
 func (c *compiler) builtinRules() {
 	for id, name := range builtinNames {
-		info := RuleInfo{Name: name, Description: builtinDescriptions[id], Builtin: uint32(id) != RuleNone}
+		info := RuleInfo{Rule: &Rule{Name: name, Description: builtinDescriptions[id]}, Builtin: uint32(id) != RuleNone}
 		if info.Builtin {
 			info.Action = Allow
 		}

@@ -41,7 +41,7 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 	c.management(&c.builtin)
 	c.dhcpClient()
 	for i := range p.Rules {
-		c.rule(c.out.Order[i], &p.Rules[i])
+		c.rule(c.out.Order[i], i)
 	}
 	c.natRules()
 	if len(c.errs) > 0 {
@@ -123,22 +123,22 @@ func (c *compiler) portExists(name string) bool {
 	return c.opts.Ports == nil && !c.opts.OwnNamePorts || slices.Contains(c.opts.Ports, name)
 }
 
-// ruleInfo describes a rule, and notes when the first one expires.
-func (c *compiler) ruleInfo(r *Rule) RuleInfo {
+// ruleInfo describes rule i of the policy, and notes when the first one expires.
+func (c *compiler) ruleInfo(i int) RuleInfo {
+	r := c.policy.Rules[i]
 	expired := r.Expired(c.opts.Now)
 	if !expired && !r.Expires.IsZero() && (c.out.NextExpiry.IsZero() || r.Expires.Before(c.out.NextExpiry)) {
 		c.out.NextExpiry = r.Expires
 	}
-	return RuleInfo{
-		Name: r.Name, File: r.Pos.File, Line: r.Pos.Line, Action: r.Action, Log: r.Log, Audit: r.Audit,
-		Expired: expired, Bypass: r.Bypass, Mirror: r.Mirror, MSSClamp: r.MSSClamp, Description: r.Description, Owner: r.Owner,
-	}
+	at := &c.policy.places[i]
+	return RuleInfo{Rule: r, File: c.policy.Files[at.file], Line: int(at.line), Expired: expired}
 }
 
-// rule expands one rule into entries.
-func (c *compiler) rule(id uint32, r *Rule) {
+// rule expands rule i of the policy into entries.
+func (c *compiler) rule(id uint32, i int) {
+	r := c.policy.Rules[i]
 	if r.Expired(c.opts.Now) {
-		c.warn(r.Pos.Errorf("rule %q has expired and matches nothing", r.Name).
+		c.warn(c.policy.RulePos(i).Errorf("rule %q has expired and matches nothing", r.Name).
 			WithHint("its last day was %s; take it out or extend it", r.Expires.AddDate(0, 0, -1).Format("2006-01-02")))
 		return
 	}
@@ -168,7 +168,7 @@ func (c *compiler) rule(id uint32, r *Rule) {
 		}
 	}
 	if len(entries) == 0 {
-		c.warn(r.Pos.Errorf("rule %q can never match", r.Name).WithHint("%s", neverHint(from, to, r)))
+		c.warn(c.policy.RulePos(i).Errorf("rule %q can never match", r.Name).WithHint("%s", neverHint(from, to, r)))
 	}
 	if r.Audit {
 		entries = disjoint(entries, c.lastMAC)

@@ -172,7 +172,7 @@ func TestMovedRules(t *testing.T) {
 			}
 		}
 		named := make(map[string]bool)
-		for _, d := range moved(KindRule, refs(before), refs(after), func(r *Rule) (string, Pos) { return r.Name, r.Pos }) {
+		for _, d := range sectionOf(KindRule, before, after, func(r *Rule) string { return r.Name }, func(*Rule) Pos { return Pos{} }, nil).moved() {
 			named[d.Name] = true
 		}
 		stay := func(moved func(string) bool) (names []string, inOrder bool) {
@@ -199,13 +199,13 @@ func TestMovedRules(t *testing.T) {
 
 // What is compared without being written out is all that a rule says, whatever it comes to say.
 func TestSameRule(t *testing.T) {
-	if !sameRule(&Rule{Name: "a", Pos: Pos{Line: 1}}, &Rule{Name: "b", Pos: Pos{Line: 2}, FromPos: Pos{Line: 3}, From: Selector{Zones: []string{}}}) {
+	if !sameRule(&Rule{Name: "a"}, &Rule{Name: "b", Mirror: Mirror{below: 1, column: 2}, From: Selector{Zones: []string{}}}) {
 		t.Error("rules that differ in name and place alone are not the same")
 	}
 	about := reflect.TypeFor[Rule]()
 	for i := range about.NumField() {
 		f := about.Field(i)
-		if f.Name == "Name" || f.Type == reflect.TypeFor[Pos]() {
+		if f.Name == "Name" {
 			continue
 		}
 		var a, b Rule

@@ -32,6 +32,8 @@ type ruleIdentity struct {
 	gone time.Time // since when no policy has it; zero: it is in force
 }
 
+var freeRule = ruleIdentity{info: RuleInfo{Rule: new(Rule)}}
+
 // zoneIdentity is free if it has no name.
 type zoneIdentity struct {
 	name   string
@@ -65,7 +67,7 @@ func (i *Identities) Release(now time.Time, b *Borne) *Identities {
 	rested := func(gone time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
 	for n := range out.rules {
 		if r := &out.rules[n]; rested(r.gone) && !b.Rules[RuleFirst+uint32(n)] {
-			*r = ruleIdentity{}
+			*r = freeRule
 		}
 	}
 	for n := range out.zones {
@@ -148,23 +150,23 @@ func (c *compiler) numberRules() []uint32 {
 	}
 	ids, free := make([]uint32, len(c.policy.Rules)), 0
 	for i := range c.policy.Rules {
-		r := &c.policy.Rules[i]
-		n, old := known[r.Name]
+		n, old := known[c.policy.Rules[i].Name]
 		if !old {
 			for free < len(next) && next[free].info.Name != "" {
 				free++
 			}
 			if n = free; n == len(next) {
-				next = append(next, ruleIdentity{})
+				next = append(next, freeRule)
 			}
 		}
-		next[n] = ruleIdentity{info: c.ruleInfo(r)}
+		next[n] = ruleIdentity{info: c.ruleInfo(i)}
 		ids[i] = RuleFirst + uint32(n)
 	}
 	if RuleFirst+uint32(len(next)) > maxRules {
 		e := Error{Msg: "policy has too many rules"}
 		if len(c.policy.Rules) > 0 {
-			e = c.policy.Rules[len(c.policy.Rules)-1].Pos.Errorf("no number below %d is left for rule %q", maxRules, c.policy.Rules[len(c.policy.Rules)-1].Name)
+			last := len(c.policy.Rules) - 1
+			e = c.policy.RulePos(last).Errorf("no number below %d is left for rule %q", maxRules, c.policy.Rules[last].Name)
 		}
 		c.fail(e.WithHint("flows still bear rules that are gone: apply again when they have ended, or restart"))
 	}

@@ -147,12 +147,12 @@ func (i *Identities) UnmarshalJSON(text []byte) error {
 		}
 		names[r.Name] = true
 		for len(out.rules) <= n {
-			out.rules = append(out.rules, ruleIdentity{})
+			out.rules = append(out.rules, freeRule)
 		}
 		if out.rules[n].info.Name != "" {
 			return fmt.Errorf("read identities: rules %q and %q have id %d", out.rules[n].info.Name, r.Name, r.ID)
 		}
-		out.rules[n] = ruleIdentity{RuleInfo{Name: r.Name, File: r.File, Line: r.Line}, r.Gone}
+		out.rules[n] = ruleIdentity{RuleInfo{Rule: &Rule{Name: r.Name}, File: r.File, Line: r.Line}, r.Gone}
 	}
 	for _, z := range s.Zones {
 		n := z.ID - zoneFirst

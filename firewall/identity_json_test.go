@@ -42,7 +42,7 @@ func TestIdentitiesSaved(t *testing.T) {
 // Files may be called anything.
 func TestIdentitiesSavedOfAnyFile(t *testing.T) {
 	for _, file := range []string{"plain.yaml", "qu\"ote \\.yaml", "z\u00fcrich.yaml", "a\nb\x7f.yaml", "<&>.yaml"} {
-		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Name: "a", File: "other"}}, {}, {info: RuleInfo{Name: "b", File: file, Line: 3}, gone: day}}}
+		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Rule: &Rule{Name: "a"}, File: "other"}}, freeRule, {info: RuleInfo{Rule: &Rule{Name: "b"}, File: file, Line: 3}, gone: day}}}
 		var read Identities
 		text, err := i.MarshalJSON()
 		if err == nil {
@@ -75,7 +75,7 @@ func TestIdentitiesDamaged(t *testing.T) {
 		{`{"rules":1}`, "read identities"},
 		{`{"rulez":[]}`, "read identities"},
 	} {
-		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Name: "kept"}}}}
+		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Rule: &Rule{Name: "kept"}}}}}
 		if err := json.Unmarshal([]byte(tt.text), &i); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.text, err)
 		}

@@ -48,9 +48,9 @@ func (c *compiler) lint() {
 // shadowed warns of rules each of whose entries is covered by one earlier entry that decides.
 func (c *compiler) shadowed() {
 	entries := c.out.Entries
-	rules := make(map[uint32]*Rule, len(c.out.Order))
+	rules := make(map[uint32]int, len(c.out.Order))
 	for i, id := range c.out.Order {
-		rules[id] = &c.policy.Rules[i]
+		rules[id] = i
 	}
 	for i := 0; i < len(entries); {
 		rule := entries[i].Verdict & (maxRules - 1)
@@ -74,8 +74,8 @@ func (c *compiler) shadowed() {
 				}
 			}
 			if len(by) > 0 {
-				r := rules[rule]
-				c.warn(r.Pos.Errorf("rule %q can never match", r.Name).WithHint("covered by %s", strings.Join(by, " and ")))
+				at := rules[rule]
+				c.warn(c.policy.RulePos(at).Errorf("rule %q can never match", c.policy.Rules[at].Name).WithHint("covered by %s", strings.Join(by, " and ")))
 			}
 		}
 		i = end

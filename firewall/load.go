@@ -94,9 +94,9 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 			return text, err
 		}
 	}
-	var documents []map[string]*Node
-	for _, s := range sources {
-		l.policy.Files = append(l.policy.Files, s.Name)
+	var documents []document
+	for i, s := range sources {
+		l.policy.Files, l.policy.texts = append(l.policy.Files, s.Name), append(l.policy.texts, s.Text)
 		l.policy.Sums[s.Name] = sha256.Sum256(s.Text)
 		docs, errs := ParseYAML(s.Name, s.Text)
 		l.Errs = append(l.Errs, errs...)
@@ -105,7 +105,7 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		}
 		for _, d := range docs {
 			if fields := l.Document(d, "Policy", keys["policy"]); fields != nil {
-				documents = append(documents, fields)
+				documents = append(documents, document{i, fields})
 			}
 		}
 	}
@@ -122,7 +122,8 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		{"nat", l.nat}, {"rules", l.rules}, {"tests", l.tests},
 	} {
 		for _, d := range documents {
-			if n := d[section.name]; n != nil {
+			if n := d.fields[section.name]; n != nil {
+				l.file = d.file
 				section.read(n)
 			}
 		}
@@ -130,17 +131,26 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 	if len(l.Errs) > 0 {
 		return nil, l.Errs.Sorted(l.policy.Files...)
 	}
+	l.policy.findLines()
 	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
 	return l.policy, nil
+}
+
+// document is a document of a file.
+type document struct {
+	file   int // index in Policy.Files
+	fields map[string]*Node
 }
 
 // loader holds what is known while files are read.
 type loader struct {
 	Reader
 	policy   *Policy
+	file     int // that is read, as index in Policy.Files
 	warnings Errors
 	readFile func(string) ([]byte, error)
 	used     map[string]bool // "set x", "workload x", "service x"
+	at       []Pos           // of what services returned last
 	// Position in the policy's slices by name.
 	zoneIndex, setIndex, workloadIndex, serviceIndex, ruleIndex, natIndex map[string]int
 }
@@ -368,6 +378,8 @@ func (l *loader) declareServices(n *Node) {
 			continue
 		}
 		l.serviceIndex[f.Key] = len(l.policy.Services)
-		l.policy.Services = append(l.policy.Services, Service{Name: f.Key, Matches: l.services(f.Value, true), Pos: f.Pos})
+		s := Service{Name: f.Key, Matches: l.services(f.Value, true), Pos: f.Pos}
+		s.at = slices.Clone(l.at)
+		l.policy.Services = append(l.policy.Services, s)
 	}
 }

@@ -70,7 +70,7 @@ func TestGoodPolicy(t *testing.T) {
 		t.Fatalf("parts are missing: %+v", p)
 	}
 	r := p.Rules[1]
-	if r.Name != "pos-pays" || r.Pos.Line != 21 || r.Pos.Column != 11 || r.Action != Allow ||
+	if r.Name != "pos-pays" || p.RulePos(1) != (Pos{File: "p.yaml", Line: 21, Column: 11, Source: strings.Split(good, "\n")[20]}) || r.Action != Allow ||
 		!r.Expires.Equal(time.Date(2027, 7, 1, 0, 0, 0, 0, time.UTC)) || r.From.Labels["pci"] != "yes" {
 		t.Errorf("rule pos-pays: %+v", r)
 	}

@@ -54,10 +54,8 @@ type NATRule struct {
 	Inside       netip.Prefix        // NATPrefix: what the hosts have
 	Outside      netip.Prefix        // NATPrefix: what others see; of the same family and length
 	Pos          Pos                 // of the rule's name
-	FromPos      Pos
-	ToPos        Pos
-	KindPos      Pos // of the value of the kind's key
-	LimitPos     Pos // of SourceLimit
+	KindPos      Pos                 // of the value of the kind's key
+	LimitPos     Pos                 // of SourceLimit
 }
 
 // NATServer is where a NATDestination sends flows.
@@ -174,14 +172,16 @@ func (l *loader) natRule(n *Node) {
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
 	what := fmt.Sprintf("nat rule %q", r.Name)
-	l.ruleEnd(&r.From, &r.FromPos, what, r.Pos, "from", f["from"], "any, a zone")
-	l.ruleEnd(&r.To, &r.ToPos, what, r.Pos, "to", f["to"], "any, a zone")
+	l.ruleEnd(&r.From, what, r.Pos, "from", f["from"], "any, a zone")
+	l.ruleEnd(&r.To, what, r.Pos, "to", f["to"], "any, a zone")
+	var services []Pos
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)
+		services = slices.Clone(l.at)
 	}
 	l.natKind(&r, n, f)
 	if len(l.Errs) == before { // what is missing is told once
-		l.checkNAT(&r, f["service"])
+		l.checkNAT(&r, f, services)
 	}
 	l.policy.NAT = append(l.policy.NAT, r)
 }

@@ -4,33 +4,33 @@ import (
 	"slices"
 )
 
-// checkNAT makes sure that a rule asks nothing that is not known when it is asked. Service is where it
-// says its services, nil if it does not.
-func (l *loader) checkNAT(r *NATRule, service *Node) {
+// checkNAT makes sure that a rule asks nothing that is not known when it is asked. Fields are what it says by key, and
+// services where its services are said.
+func (l *loader) checkNAT(r *NATRule, fields map[string]*Node, services []Pos) {
 	if slices.Contains(l.selectorZones(&r.From), NameHost) {
-		l.Fail(r.FromPos.Errorf("what the gateway itself sends is not translated").WithHint("name the zones whose traffic it is, or any"))
+		l.Fail(fields["from"].Pos.Errorf("what the gateway itself sends is not translated").WithHint("name the zones whose traffic it is, or any"))
 	}
 	to := l.selectorZones(&r.To)
 	if r.Kind == NATDestination {
 		for _, zone := range to {
 			if zone != NameHost {
-				l.Fail(r.ToPos.Errorf("where the destination lives is not known before it is translated, and so not that it is zone %q", zone).
+				l.Fail(fields["to"].Pos.Errorf("where the destination lives is not known before it is translated, and so not that it is zone %q", zone).
 					WithHint("name its addresses or a set, or host for every address of the gateway itself"))
 				break
 			}
 		}
 	} else if r.Kind != NATKeep && slices.Contains(to, NameHost) {
-		l.Fail(r.ToPos.Errorf("what is for the gateway itself keeps its source").WithHint("name the zones that the flows leave to"))
+		l.Fail(fields["to"].Pos.Errorf("what is for the gateway itself keeps its source").WithHint("name the zones that the flows leave to"))
 	}
 	switch r.Kind {
 	case NATDestination:
-		l.natServicePorts(r)
+		l.natServicePorts(r, services)
 	case NATPrefix:
 		if f := &r.From; !f.Any && (len(f.Addresses) > 0 || len(f.Sets) > 0 || len(f.Workloads) > 0 || len(f.Labels) > 0) {
-			l.Fail(r.FromPos.Errorf("from of a prefix rule names more than zones").
+			l.Fail(fields["from"].Pos.Errorf("from of a prefix rule names more than zones").
 				WithHint("inside says whose addresses they are: write the zone that they live in, or any"))
 		}
-		if service != nil && r.Services != nil {
+		if service := fields["service"]; service != nil && r.Services != nil {
 			l.Fail(service.Pos.Errorf("service on a prefix rule").
 				WithHint("it translates all protocols both ways; write keep, snat and dnat rules for single services"))
 		}
@@ -38,7 +38,7 @@ func (l *loader) checkNAT(r *NATRule, service *Node) {
 }
 
 // natServicePorts makes sure that where a server has a port, the rule's packets have.
-func (l *loader) natServicePorts(r *NATRule) {
+func (l *loader) natServicePorts(r *NATRule, services []Pos) {
 	at := slices.IndexFunc(r.Servers, func(s NATServer) bool { return s.Port != 0 })
 	if at < 0 {
 		return
@@ -48,9 +48,9 @@ func (l *loader) natServicePorts(r *NATRule) {
 			WithHint("add service: tcp/443, or other ports of TCP and UDP"))
 		return
 	}
-	for _, s := range r.Services {
+	for i, s := range r.Services {
 		if s.Proto.First != s.Proto.Last || s.Proto.First != protoTCP && s.Proto.First != protoUDP {
-			l.Fail(s.Pos.Errorf("server %s has a port, and %s has none", r.Servers[at].Address, s.Text).
+			l.Fail(services[i].Errorf("server %s has a port, and %s has none", r.Servers[at].Address, s.Text).
 				WithHint("name ports of TCP and UDP alone, as in service: tcp/443; a rule without port does for the rest"))
 			return
 		}

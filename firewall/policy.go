@@ -27,11 +27,13 @@ type Policy struct {
 	Workloads []Workload
 	Services  []Service
 	NAT       []NATRule
-	Rules     []Rule
+	Rules     []*Rule // what a later reading has as well is the same Rule: they must not be changed
 	Tests     []Test
 	Warnings  Errors // what Load noticed and does not forbid
 
-	used map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
+	used   map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
+	texts  [][]byte        // of Files
+	places []rulePlace     // of the names of Rules
 }
 
 // Zone is a part of the network, by the ports and VLANs that its frames arrive on.
@@ -94,6 +96,8 @@ type Service struct {
 	Name    string
 	Matches []ServiceMatch
 	Pos     Pos
+
+	at []Pos // of Matches
 }
 
 // ServiceMatch is a protocol with ports; it matches when every field does.
@@ -104,7 +108,6 @@ type ServiceMatch struct {
 	// Never empty where a set has entries; {0, 65535} is any. An empty list matches nothing.
 	SrcPorts, DstPorts []flowtable.U16Range
 	Text               string // as written
-	Pos                Pos
 
 	src, dst portList // where sets are among what SrcPorts and DstPorts were made of
 }
@@ -118,7 +121,6 @@ type Selector struct {
 	Sets      []string // of type prefix or mac
 	Workloads []string
 	Labels    map[string]string // a workload that has all of these
-	Pos       Pos
 }
 
 // Action is what a rule does.
@@ -130,7 +132,7 @@ const (
 	Reject
 )
 
-// Rule is one rule; the first that matches decides.
+// Rule is one rule; the first that matches decides. Where it stands the policy knows (Policy.RulePos).
 type Rule struct {
 	Name        string
 	Description string
@@ -145,9 +147,6 @@ type Rule struct {
 	Bypass      bool      // on_failure: bypass, where no worker takes what needs one; else it is dropped
 	Mirror      Mirror
 	MSSClamp    uint16 // most that SYNs over IPv4 may ask for, 20 less over IPv6; 0: whatever they do
-	Pos         Pos    // of the rule's name
-	FromPos     Pos
-	ToPos       Pos
 }
 
 // Expired reports whether the rule does not match any more at now.

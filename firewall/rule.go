@@ -44,22 +44,22 @@ func (l *loader) rule(n *Node) {
 			}
 		}
 	}
-	r := Rule{Pos: n.Pos}
-	if l.ruleName(&r.Name, &r.Pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, func(i int) Pos { return l.policy.Rules[i].Pos }) {
+	r, pos := new(Rule), n.Pos
+	if l.ruleName(&r.Name, &pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, l.policy.RulePos) {
 		l.ruleIndex[r.Name] = len(l.policy.Rules)
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
 	what := fmt.Sprintf("rule %q", r.Name)
-	l.ruleEnd(&r.From, &r.FromPos, what, r.Pos, "from", f["from"], "any, a zone, a workload")
-	l.ruleEnd(&r.To, &r.ToPos, what, r.Pos, "to", f["to"], "any, a zone, a workload")
+	l.ruleEnd(&r.From, what, pos, "from", f["from"], "any, a zone, a workload")
+	l.ruleEnd(&r.To, what, pos, "to", f["to"], "any, a zone, a workload")
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)
 	}
 	if v := f["action"]; v != nil {
 		r.Action = Action(slices.Index(actionNames[:], l.Choice(v, "action", actionNames[Allow:]...)))
 	} else {
-		l.Fail(r.Pos.Errorf("rule %q does not say its action", r.Name).WithHint("add action: allow, deny or reject"))
+		l.Fail(pos.Errorf("rule %q does not say its action", r.Name).WithHint("add action: allow, deny or reject"))
 	}
 	if v := f["log"]; v != nil {
 		r.Log = l.Bool(v, "log")
@@ -68,21 +68,22 @@ func (l *loader) rule(n *Node) {
 		r.Audit = l.Choice(v, "mode", "enforce", "audit") == "audit"
 	}
 	if v := f["expires"]; v != nil {
-		l.expires(&r, v)
+		l.expires(r, v)
 	}
 	if v := f["midstream"]; v != nil {
-		l.midstream(&r, v)
+		l.midstream(r, v)
 	}
 	if v := f["on_failure"]; v != nil {
-		l.onFailure(&r, v)
+		l.onFailure(r, v)
 	}
 	if v := f["mirror"]; v != nil {
-		l.mirror(&r, v)
+		l.mirror(r, v, pos)
 	}
 	if v := f["mss_clamp"]; v != nil {
-		l.mssClamp(&r, v)
+		l.mssClamp(r, v)
 	}
 	l.policy.Rules = append(l.policy.Rules, r)
+	l.policy.places = append(l.policy.places, rulePlace{file: int32(l.file), line: int32(pos.Line), column: int32(pos.Column)})
 }
 
 // ruleName reads the name of a rule of some kind, which no other of that kind may have: index has those that
@@ -113,12 +114,12 @@ func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node
 }
 
 // ruleEnd reads what a rule says of one end, which it must.
-func (l *loader) ruleEnd(to *Selector, at *Pos, rule string, pos Pos, key string, v *Node, may string) {
+func (l *loader) ruleEnd(to *Selector, rule string, pos Pos, key string, v *Node, may string) {
 	if v == nil {
 		l.Fail(pos.Errorf("%s does not say %s", rule, key).WithHint("add %s: %s, or {zone: ..., addresses: ...}", key, may))
 		return
 	}
-	*to, *at = l.selector(v, key, key == "from"), v.Pos
+	*to = l.selector(v, key, key == "from")
 }
 
 // expires reads the last day, in UTC, on which the rule matches.
@@ -149,7 +150,7 @@ func (l *loader) midstream(r *Rule, n *Node) {
 
 // selector reads `from` (source) or `to`.
 func (l *loader) selector(n *Node, what string, source bool) Selector {
-	s := Selector{Pos: n.Pos}
+	var s Selector
 	switch n.Kind {
 	case MapNode:
 		l.selectorMap(&s, n, what, source)
@@ -174,7 +175,7 @@ func (l *loader) selector(n *Node, what string, source bool) Selector {
 		l.selectorWord(&s, n, what, false)
 	}
 	if !source {
-		l.refuseMACs(&s)
+		l.refuseMACs(&s, n.Pos)
 	}
 	return s
 }
@@ -327,7 +328,7 @@ func (p *Policy) labelled(labels map[string]string) []*Workload {
 
 // refuseMACs makes sure that `to` asks nothing that a packet does not tell: it carries the MAC of its
 // source, and that of its destination is not known before it was routed.
-func (l *loader) refuseMACs(s *Selector) {
+func (l *loader) refuseMACs(s *Selector, at Pos) {
 	var members []*Workload
 	for _, name := range s.Workloads {
 		members = append(members, &l.policy.Workloads[l.workloadIndex[name]])
@@ -337,7 +338,7 @@ func (l *loader) refuseMACs(s *Selector) {
 	}
 	for _, w := range members {
 		if len(w.MACs) > 0 {
-			l.Fail(s.Pos.Errorf("workload %q has macs and cannot be a destination", w.Name).
+			l.Fail(at.Errorf("workload %q has macs and cannot be a destination", w.Name).
 				WithHint("MAC addresses are known of the source only; name the destination by its addresses"))
 		}
 	}

@@ -173,15 +173,16 @@ func (m *ServiceMatch) undecided() bool {
 }
 
 // services reads a service: a name, a literal, a map, `any`, or a list of these. Names are looked up
-// in the policy unless declaring, when only literals and maps may stand there. Any is nil.
+// in the policy unless declaring, when only literals and maps may stand there. Any is nil. Where each is said is in l.at.
 func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 	out := []ServiceMatch{}
+	l.at = l.at[:0]
 	items := l.List(n)
 	for _, item := range items {
 		switch {
 		case item.Kind == MapNode:
 			if m, ok := l.serviceMap(item); ok {
-				out = append(out, m)
+				out, l.at = append(out, m), append(l.at, item.Pos)
 			}
 		case item.Kind == ScalarNode && item.Text == NameAny:
 			if declaring {
@@ -211,9 +212,8 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 				l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 				continue
 			}
-			m.Pos = item.Pos
-			l.warnUndecided(&m)
-			out = append(out, m)
+			l.warnUndecided(&m, item.Pos)
+			out, l.at = append(out, m), append(l.at, item.Pos)
 		}
 	}
 	if len(items) == 0 {
@@ -222,9 +222,9 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 	return out
 }
 
-func (l *loader) warnUndecided(m *ServiceMatch) {
+func (l *loader) warnUndecided(m *ServiceMatch, at Pos) {
 	if m.undecided() {
-		l.warn(m.Pos.Errorf("no rule is asked about %s", m.Text).
+		l.warn(at.Errorf("no rule is asked about %s", m.Text).
 			WithHint("ICMP errors and replies follow the flow that they speak of; rules decide about echo-request (and IPv4 timestamp-request)"))
 	}
 }
@@ -232,6 +232,7 @@ func (l *loader) warnUndecided(m *ServiceMatch) {
 func (l *loader) serviceByName(n *Node, name string) []ServiceMatch {
 	if s, ok := l.serviceIndex[name]; ok {
 		l.used["service "+name] = true
+		l.at = append(l.at, l.policy.Services[s].at...)
 		return l.policy.Services[s].Matches
 	}
 	known := append(slices.Sorted(maps.Keys(l.serviceIndex)), protoNames()...)
@@ -243,7 +244,7 @@ func (l *loader) serviceByName(n *Node, name string) []ServiceMatch {
 func (l *loader) serviceMap(n *Node) (ServiceMatch, bool) {
 	before := len(l.Errs)
 	f := l.Fields(n, "a service", keys["service"])
-	m := ServiceMatch{SrcPorts: anyPort, DstPorts: anyPort, Text: "service", Pos: n.Pos}
+	m := ServiceMatch{SrcPorts: anyPort, DstPorts: anyPort, Text: "service"}
 	proto := f["proto"]
 	if proto == nil {
 		if len(l.Errs) == before {

@@ -38,8 +38,12 @@ func (p *Policy) WithSets(changes map[string]SetChange) *Policy {
 		out.Services[i].Matches = withPorts(out.Services[i].Matches, holds)
 	}
 	out.Rules = slices.Clone(p.Rules)
-	for i := range out.Rules {
-		out.Rules[i].Services = withPorts(out.Rules[i].Services, holds)
+	for i, r := range out.Rules {
+		if services := withPorts(r.Services, holds); len(services) > 0 && &services[0] != &r.Services[0] {
+			with := *r
+			with.Services = services
+			out.Rules[i] = &with
+		}
 	}
 	out.NAT = slices.Clone(p.NAT)
 	for i := range out.NAT {

@@ -18,7 +18,8 @@ const (
 type Mirror struct {
 	Port    string // "": none are
 	Packets uint32 // of each flow, both directions together, from its first; 0: all
-	Pos     Pos    // of the port's name
+
+	below, column int32 // the place of the port's name: lines below that of the rule's, and column
 }
 
 // maxMirrored is the most packets of a flow that may be asked for; a flow counts more without an end.
@@ -47,8 +48,8 @@ func (l *loader) onFailure(r *Rule, n *Node) {
 	}
 }
 
-// mirror reads a port, or a map of port and packets.
-func (l *loader) mirror(r *Rule, n *Node) {
+// mirror reads a port, or a map of port and packets, of the rule that is named at a place.
+func (l *loader) mirror(r *Rule, n *Node, at Pos) {
 	port := n
 	if n.Kind == MapNode {
 		f := l.Fields(n, "mirror", keys["mirror"])
@@ -65,7 +66,7 @@ func (l *loader) mirror(r *Rule, n *Node) {
 	if !ok || !l.Identifier(port.Pos, "a port", name) {
 		return
 	}
-	r.Mirror.Port, r.Mirror.Pos = name, port.Pos
+	r.Mirror.Port, r.Mirror.below, r.Mirror.column = name, int32(port.Pos.Line-at.Line), int32(port.Pos.Column)
 	switch {
 	case r.Action != Allow && r.Action != 0:
 		l.Fail(n.Pos.Errorf("mirror on a rule that does not allow").
@@ -89,7 +90,7 @@ func (c *compiler) monitors() {
 	for i := range c.policy.Rules {
 		m := &c.policy.Rules[i].Mirror
 		if m.Port != "" && !c.opts.OwnNamePorts && !c.portExists(m.Port) {
-			c.fail(Unknown(m.Pos, "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
+			c.fail(Unknown(c.policy.mirrorPos(i), "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
 		}
 	}
 }
@@ -108,12 +109,12 @@ func (c *Compiled) Stages(all uint8) flowtable.Stages {
 	return s
 }
 
-// Monitors returns the first rule that mirrors to each monitor port, by the port's name.
-func (p *Policy) Monitors() map[string]*Rule {
-	out := make(map[string]*Rule)
-	for i := range p.Rules {
-		if r := &p.Rules[i]; r.Mirror.Port != "" && out[r.Mirror.Port] == nil {
-			out[r.Mirror.Port] = r
+// Monitors returns the first rule that mirrors to each monitor port, by the port's name, with the place where it says so.
+func (p *Policy) Monitors() map[string]Ref {
+	out := make(map[string]Ref)
+	for i, r := range p.Rules {
+		if _, known := out[r.Mirror.Port]; r.Mirror.Port != "" && !known {
+			out[r.Mirror.Port] = Ref{r.Name, p.mirrorPos(i)}
 		}
 	}
 	return out

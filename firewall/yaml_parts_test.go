@@ -64,7 +64,7 @@ func TestYAMLPartsOfALongText(t *testing.T) {
 		t.Fatalf("cut into %d parts", n)
 	}
 	p, err := Parse([]Source{{Name: "p.yaml", Text: []byte(text)}}, nil)
-	if err != nil || len(p.Rules) != 20_000 || p.Rules[19_999].Name != "r19999" || p.Rules[19_999].Pos.Line != 20_003 {
+	if err != nil || len(p.Rules) != 20_000 || p.Rules[19_999].Name != "r19999" || p.RulePos(19_999).Line != 20_003 {
 		t.Fatalf("read %v, %v", p, err)
 	}
 	for old, want := range map[string]string{

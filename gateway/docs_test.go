@@ -329,7 +329,7 @@ func TestGatewayPageNamesFields(t *testing.T) {
 	capturing := section(t, page, "### Capturing packets")
 	sameNames(t, "point", firstCells(tableRows(capturing, "`--point`")), CapturePoints)
 	fate := captureFate{rule: firewall.RuleManagement, epoch: 1, reason: 1, pass: 1, from: 1, to: 1}
-	rules := &Ruleset{Compiled: &firewall.Compiled{Zones: []string{"none", "host"}, Rules: []firewall.RuleInfo{{}, {Name: "r", File: "f", Line: 1}}}}
+	rules := &Ruleset{Compiled: &firewall.Compiled{Zones: []string{"none", "host"}, Rules: []firewall.RuleInfo{{Rule: new(firewall.Rule)}, {Rule: &firewall.Rule{Name: "r"}, File: "f", Line: 1}}}}
 	var words []string
 	for _, word := range strings.Fields(fate.text(rules, "wan0")) {
 		key, _, _ := strings.Cut(word, "=")

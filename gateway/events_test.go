@@ -22,7 +22,11 @@ import (
 func testRuleset() *Ruleset {
 	return &Ruleset{Compiled: &firewall.Compiled{
 		Zones: []string{"", "host", "lan", "wan"},
-		Rules: []firewall.RuleInfo{{Name: "none"}, {Name: "web", File: "p.yaml", Line: 7, Action: firewall.Allow}, {Name: "pings", File: "p.yaml", Line: 8, Action: firewall.Reject}},
+		Rules: []firewall.RuleInfo{
+			{Rule: &firewall.Rule{Name: "none"}},
+			{Rule: &firewall.Rule{Name: "web", Action: firewall.Allow}, File: "p.yaml", Line: 7},
+			{Rule: &firewall.Rule{Name: "pings", Action: firewall.Reject}, File: "p.yaml", Line: 8},
+		},
 	}}
 }
 

@@ -145,21 +145,21 @@ func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions, after
 // zoneless refuses ports that no zone names, but for monitor ports: nothing could arrive there, and what
 // leaves by them would have no zone that a rule could speak of. Monitors are those that rules mirror to; a
 // rule that has expired still keeps its port.
-func (c *Config) zoneless(compiled *firewall.Compiled, monitors map[string]*firewall.Rule) (errs firewall.Errors) {
+func (c *Config) zoneless(compiled *firewall.Compiled, monitors map[string]firewall.Ref) (errs firewall.Errors) {
 	used := make(map[string]bool)
 	for _, p := range compiled.Ports {
 		used[p.Port] = true
 	}
 	for _, p := range c.Ports {
-		if !used[p.Name] && monitors[p.Name] == nil {
+		if _, monitor := monitors[p.Name]; !used[p.Name] && !monitor {
 			errs = append(errs, p.Pos.Errorf("port %q belongs to no zone of the policy", p.Name).
 				WithHint("name it under `ports` of a zone, mirror a rule to it, or take it out"))
 		}
 	}
 	for _, pair := range c.Inline {
 		for i, name := range pair {
-			if rule := monitors[name]; rule != nil {
-				errs = append(errs, rule.Mirror.Pos.Errorf("port %q is joined with %q and cannot be a monitor port", name, pair[1-i]).
+			if rule, monitor := monitors[name]; monitor {
+				errs = append(errs, rule.Pos.Errorf("port %q is joined with %q and cannot be a monitor port", name, pair[1-i]).
 					WithHint("mirror to a port that no inline pair has"))
 			}
 		}
@@ -251,5 +251,5 @@ func (r *Ruleset) rule(id uint32) firewall.RuleInfo {
 	if int(id) < len(r.Compiled.Rules) && r.Compiled.Rules[id].Name != "" {
 		return r.Compiled.Rules[id]
 	}
-	return firewall.RuleInfo{Name: fmt.Sprintf("rule-%d", id)}
+	return firewall.RuleInfo{Rule: &firewall.Rule{Name: fmt.Sprintf("rule-%d", id)}}
 }

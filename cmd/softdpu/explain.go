@@ -322,7 +322,7 @@ func (x *explanation) judge(o *offline, p *firewall.TestPacket, r *firewall.Test
 	x.Source = ruleLines(info.File, info.Line)
 	if r.Verdict == firewall.VerdictAllow {
 		x.employ(o, info)
-		rule := &o.policy.Rules[slices.Index(o.compiled.Order, uint32(i))]
+		rule := o.policy.Rules[slices.Index(o.compiled.Order, uint32(i))]
 		if !rule.Expires.IsZero() {
 			x.expires = rule.Expires.AddDate(0, 0, -1).Format("2006-01-02")
 		}

@@ -201,7 +201,7 @@ func (f *simFlow) rulePlace() string {
 	if f.Rule == "" {
 		return ""
 	}
-	return rulePlace(&firewall.RuleInfo{Name: f.Rule, File: f.File, Line: f.Line})
+	return rulePlace(&firewall.RuleInfo{Rule: &firewall.Rule{Name: f.Rule}, File: f.File, Line: f.Line})
 }
 
 // words prints the summary for people.

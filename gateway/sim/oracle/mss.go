@@ -51,8 +51,8 @@ func (o *Oracle) mssLimit(p *packet, out, rule string) int {
 			limits = append(limits, int(n))
 		}
 	}
-	for i := range o.policy.Rules {
-		if r := &o.policy.Rules[i]; r.Name == rule && r.MSSClamp != 0 {
+	for _, r := range o.policy.Rules {
+		if r.Name == rule && r.MSSClamp != 0 {
 			limits = append(limits, int(r.MSSClamp))
 		}
 	}

@@ -53,7 +53,7 @@ func (o *Oracle) Judge(op Opening) Judgement {
 	}
 	var audit []string
 	for i := range o.policy.Rules {
-		r := &o.policy.Rules[i]
+		r := o.policy.Rules[i]
 		if r.Expired(o.world.Now) || !o.matches(r, op) {
 			continue
 		}

@@ -268,10 +268,10 @@ func (w *author) write(old []string) (Policy, []string, []witness, error) {
 	var kept []string
 	var found []witness
 	for i := range p.Parsed.Rules {
-		found = append(found, w.witnesses(judge, p.Parsed, &p.Parsed.Rules[i])...)
+		found = append(found, w.witnesses(judge, p.Parsed, p.Parsed.Rules[i])...)
 	}
 	for i := range p.Parsed.Rules {
-		rule := &p.Parsed.Rules[i]
+		rule := p.Parsed.Rules[i]
 		// A rule in audit mode is asked once a flow, so it needs packets that differ in more than
 		// their addresses.
 		reached := slices.ContainsFunc(found, func(f witness) bool {

@@ -40,9 +40,9 @@ func (s *Stream) pick(allowed bool) tuple {
 		rules = s.ruleNames
 	}
 	rule := rules[s.r.IntN(len(rules))]
-	if i := slices.IndexFunc(s.policy.Parsed.Rules, func(r firewall.Rule) bool { return r.Name == rule }); i >= 0 && !allowed {
+	if i := slices.IndexFunc(s.policy.Parsed.Rules, func(r *firewall.Rule) bool { return r.Name == rule }); i >= 0 && !allowed {
 		for range 4 {
-			t, ok := s.draw(s.policy.Parsed, &s.policy.Parsed.Rules[i])
+			t, ok := s.draw(s.policy.Parsed, s.policy.Parsed.Rules[i])
 			if !ok {
 				continue
 			}
