@@ -80,7 +80,7 @@ func (g *running) reload(q *change) (*Reloaded, error) {
 		if err != nil {
 			return nil, err
 		}
-		k, err := readCandidate(c)
+		k, err := g.history.reader.read(c)
 		if errs := g.config.restartFor(c); len(errs) > 0 {
 			return k, errs
 		}
@@ -98,7 +98,7 @@ func (g *running) admits(q *change) error {
 			"'softdpu policy confirm' keeps it, 'softdpu policy rollback' takes it back at once",
 		}
 	}
-	if held := g.history.held(); held != nil && q.by == bySignal && onDisk(g.config).equal(&held.Disk) {
+	if held := g.history.held(); held != nil && q.by == bySignal && g.history.reader.onDisk(g.config).equal(&held.Disk) {
 		return &Conflict{"the files are still those that were rolled back", "change them, or 'softdpu policy apply' puts them in force as they are"}
 	}
 	return nil
@@ -168,7 +168,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		}
 	}
 	if k.restored != 0 {
-		rec.disk = onDisk(g.config)
+		rec.disk = g.history.reader.onDisk(g.config)
 	}
 	back, noted := func() {}, error(nil)
 	early := q.confirm > 0 || k.restored != 0

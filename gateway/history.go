@@ -44,6 +44,7 @@ type history struct {
 	log    *slog.Logger
 	boot   string               // id of the kernel's run
 	uptime func() time.Duration // since the machine has started, on a clock that nobody sets
+	reader *policyReader
 
 	mu      sync.Mutex
 	index   historyIndex // as the next start shall find it

@@ -25,7 +25,7 @@ const historyVersion = 1
 // openHistory reads what the runs before have left. What is wrong with it is logged and kept as the
 // history's trouble. Nothing is written yet.
 func openHistory(c *Config, log *slog.Logger) *history {
-	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime}
+	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime, reader: new(policyReader)}
 	h.index = historyIndex{Version: historyVersion, Config: c.File, Next: 1}
 	index, err := h.read()
 	switch {
@@ -253,7 +253,7 @@ func (h *history) load(entry int) (*candidate, error) {
 		f.text = text
 	}
 	k := &candidate{files: files, restored: entry}
-	if err := k.parse(); err != nil {
+	if err := h.reader.reread(k); err != nil {
 		return nil, fmt.Errorf("read entry %d of the history: %w", entry, err)
 	}
 	return k, nil

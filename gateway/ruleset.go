@@ -71,7 +71,11 @@ func Instructions(files []string, acl *flowtable.ACL) (asm.Instructions, error) 
 
 // compileRuleset makes a policy ready for this gateway, to follow another, which may be nil. It runs no tests.
 func compileRuleset(c *Config, policy *firewall.Policy, options firewall.CompileOptions, after *Ruleset) (*Ruleset, error) {
-	compiled, err := firewall.Compile(policy, options)
+	following := options
+	if after != nil {
+		following.After = after.Compiled
+	}
+	compiled, err := firewall.Compile(policy, following)
 	if err != nil {
 		return nil, err
 	}
