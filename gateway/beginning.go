@@ -1,17 +1,18 @@
 package gateway
 
 import (
-	"encoding/json"
 	"log/slog"
 	"time"
+
+	"github.com/softdpu/softdpu/dataplane"
 )
 
 // A beginning is what a start puts in force.
 type beginning struct {
 	*candidate
 	rules  *Ruleset
-	before json.RawMessage // see prepareFirst
-	by     string          // byNotConfirmed: a change was not confirmed in time; else ""
+	before dataplane.NumbersText // see prepareFirst
+	by     string                // byNotConfirmed: a change was not confirmed in time; else ""
 }
 
 // begin chooses what to start with and prepares it: the files that the configuration names, unless a

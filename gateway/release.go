@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -24,9 +23,9 @@ func (g *running) release() error {
 	if err != nil {
 		return err
 	}
-	numbers, err := identities.MarshalJSON()
+	numbers, err := g.numbers.write(identities)
 	if err != nil {
-		return fmt.Errorf("write down what numbers mean: %w", err)
+		return err
 	}
 	if err := g.ledger.renumber(old.Compiled.Identities, identities); err != nil {
 		return err
