@@ -75,6 +75,38 @@ func policyFiles(dir string) ([]string, error) {
 // Parse reads a policy from memory. ReadFile reads the files that sets name, whose paths are relative
 // to the file that names them; nil refuses such sets. The error is an Errors with every mistake found.
 func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, error) {
+	return new(Reading).Parse(sources, readFile)
+}
+
+// parseWhole reads a policy, and every mistake in it, file by file.
+func parseWhole(sources []Source, readFile func(string) ([]byte, error)) (*Policy, error) {
+	l := newLoader(sources, readFile)
+	var documents []document
+	for i, s := range sources {
+		l.policy.Sums[s.Name] = sha256.Sum256(s.Text)
+		docs, errs := ParseYAML(s.Name, s.Text)
+		l.Errs = append(l.Errs, errs...)
+		if len(docs) == 0 && len(errs) == 0 {
+			l.Fail(Error{File: s.Name, Msg: "file is empty", Hint: "begin with: apiVersion: " + APIVersion + " and kind: Policy"})
+		}
+		documents = append(documents, l.documents(i, docs)...)
+	}
+	if len(sources) == 0 {
+		l.Fail(Error{Msg: "a policy needs at least one file"})
+	}
+	l.declarations(documents)
+	l.section("rules", documents, l.readRules)
+	l.section("tests", documents, l.tests)
+	if len(l.Errs) > 0 {
+		return nil, l.Errs.Sorted(l.policy.Files...)
+	}
+	l.policy.Rules, l.policy.places = l.rules, l.places
+	l.policy.findLines()
+	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
+	return l.policy, nil
+}
+
+func newLoader(sources []Source, readFile func(string) ([]byte, error)) *loader {
 	l := &loader{
 		policy:        &Policy{Sums: make(map[string][sha256.Size]byte), used: make(map[string]bool)},
 		zoneIndex:     make(map[string]int),
@@ -85,6 +117,9 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 		natIndex:      make(map[string]int),
 	}
 	l.used = l.policy.used
+	for _, s := range sources {
+		l.policy.Files, l.policy.texts = append(l.policy.Files, s.Name), append(l.policy.texts, s.Text)
+	}
 	if readFile != nil {
 		l.readFile = func(path string) ([]byte, error) {
 			text, err := readFile(path)
@@ -94,46 +129,37 @@ func Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, er
 			return text, err
 		}
 	}
-	var documents []document
-	for i, s := range sources {
-		l.policy.Files, l.policy.texts = append(l.policy.Files, s.Name), append(l.policy.texts, s.Text)
-		l.policy.Sums[s.Name] = sha256.Sum256(s.Text)
-		docs, errs := ParseYAML(s.Name, s.Text)
-		l.Errs = append(l.Errs, errs...)
-		if len(docs) == 0 && len(errs) == 0 {
-			l.Fail(Error{File: s.Name, Msg: "file is empty", Hint: "begin with: apiVersion: " + APIVersion + " and kind: Policy"})
-		}
-		for _, d := range docs {
-			if fields := l.Document(d, "Policy", keys["policy"]); fields != nil {
-				documents = append(documents, document{i, fields})
-			}
+	return l
+}
+
+// documents returns what the documents of a file say by key.
+func (l *loader) documents(file int, docs []*Node) (out []document) {
+	for _, d := range docs {
+		if fields := l.Document(d, "Policy", keys["policy"]); fields != nil {
+			out = append(out, document{file, fields})
 		}
 	}
-	if len(sources) == 0 {
-		l.Fail(Error{Msg: "a policy needs at least one file"})
-	}
-	// Names may be used before they are declared, also in an earlier file, so each kind is read for
-	// all files before what refers to it.
-	for _, section := range []struct {
-		name string
-		read func(*Node)
-	}{
-		{"zones", l.zones}, {"sets", l.sets}, {"workloads", l.workloads}, {"services", l.declareServices},
-		{"nat", l.nat}, {"rules", l.rules}, {"tests", l.tests},
-	} {
-		for _, d := range documents {
-			if n := d.fields[section.name]; n != nil {
-				l.file = d.file
-				section.read(n)
-			}
+	return out
+}
+
+// declarations reads what stands beside rules and tests. Names may be used before they are declared, also in an earlier
+// file, so each kind is read for all files before what refers to it.
+func (l *loader) declarations(documents []document) {
+	l.section("zones", documents, l.zones)
+	l.section("sets", documents, l.sets)
+	l.section("workloads", documents, l.workloads)
+	l.section("services", documents, l.declareServices)
+	l.section("nat", documents, l.nat)
+}
+
+// section reads a section of all files.
+func (l *loader) section(name string, documents []document, read func(*Node)) {
+	for _, d := range documents {
+		if n := d.fields[name]; n != nil {
+			l.file = d.file
+			read(n)
 		}
 	}
-	if len(l.Errs) > 0 {
-		return nil, l.Errs.Sorted(l.policy.Files...)
-	}
-	l.policy.findLines()
-	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
-	return l.policy, nil
 }
 
 // document is a document of a file.
@@ -151,6 +177,8 @@ type loader struct {
 	readFile func(string) ([]byte, error)
 	used     map[string]bool // "set x", "workload x", "service x"
 	at       []Pos           // of what services returned last
+	rules    []*Rule
+	places   []rulePlace // of rules
 	// Position in the policy's slices by name.
 	zoneIndex, setIndex, workloadIndex, serviceIndex, ruleIndex, natIndex map[string]int
 }

@@ -60,8 +60,13 @@ func parseYAML(name string, text []byte, size parseSize) (docs []*Node, errs Err
 	if e, bad := notText(name, string(text), t.lines); bad {
 		return nil, Errors{e}
 	}
+	return t.read(len(text))
+}
+
+// read reads all lines, which are so many bytes.
+func (t *tree) read(bytes int) (docs []*Node, errs Errors) {
 	var inParts Errors
-	if len(text) > size.part {
+	if bytes > t.size.part {
 		var ok bool
 		if docs, inParts, ok = t.parseParts(); ok {
 			return docs, nil
@@ -139,6 +144,8 @@ type tree struct {
 	name  string
 	lines []string // of the file
 	above int      // so many lines stand above those that are read
+	gapAt int      // behind so many lines, if gap is not 0,
+	gap   int      // so many lines of the file have been left out
 	size  parseSize
 	errs  Errors
 }
@@ -148,6 +155,9 @@ func (t *tree) pos(line, column int) Pos {
 	line = min(max(line+t.above, 1), len(t.lines))
 	source := t.lines[line-1]
 	column = min(max(column, 1), utf8.RuneCountInString(source)+1)
+	if line > t.gapAt {
+		line += t.gap
+	}
 	return Pos{File: t.name, Line: line, Column: column, Source: source}
 }
 
@@ -173,7 +183,7 @@ func (t *tree) syntax(err error) Error {
 	switch {
 	case strings.Contains(e.Source, "\t"):
 		e.Hint = "indent with spaces, not tabs"
-	case strings.TrimSpace(strings.Join(t.lines[e.Line:], "")) == "":
+	case strings.TrimSpace(strings.Join(t.lines[min(e.Line, len(t.lines)):], "")) == "":
 		e.Hint = "the file may end too early: look for what is not closed"
 	default:
 		e.Hint = "look for what is not closed before, and put values that hold signs into quotes"

@@ -21,7 +21,7 @@ func (a Action) String() string {
 // builtinPrefix begins the names of built-in rules.
 const builtinPrefix = "builtin-"
 
-func (l *loader) rules(n *Node) {
+func (l *loader) readRules(n *Node) {
 	if n.Kind != ListNode {
 		l.Fail(n.Pos.Errorf("rules must be a list, not %s", n.Kind).WithHint("begin each rule with: - name: NAME"))
 		return
@@ -45,8 +45,8 @@ func (l *loader) rule(n *Node) {
 		}
 	}
 	r, pos := new(Rule), n.Pos
-	if l.ruleName(&r.Name, &pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, l.policy.RulePos) {
-		l.ruleIndex[r.Name] = len(l.policy.Rules)
+	if l.ruleName(&r.Name, &pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, l.rulePos) {
+		l.ruleIndex[r.Name] = len(l.rules)
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
@@ -82,8 +82,14 @@ func (l *loader) rule(n *Node) {
 	if v := f["mss_clamp"]; v != nil {
 		l.mssClamp(r, v)
 	}
-	l.policy.Rules = append(l.policy.Rules, r)
-	l.policy.places = append(l.policy.places, rulePlace{file: int32(l.file), line: int32(pos.Line), column: int32(pos.Column)})
+	l.rules = append(l.rules, r)
+	l.places = append(l.places, rulePlace{file: int32(l.file), line: int32(pos.Line), column: int32(pos.Column)})
+}
+
+// rulePos returns the place of rule i of those that were read, without its line.
+func (l *loader) rulePos(i int) Pos {
+	at := &l.places[i]
+	return Pos{File: l.policy.Files[at.file], Line: int(at.line), Column: int(at.column)}
 }
 
 // ruleName reads the name of a rule of some kind, which no other of that kind may have: index has those that

@@ -1,10 +1,5 @@
 package firewall
 
-import (
-	"bytes"
-	"strings"
-)
-
 // rulePlace is where a rule's name stands.
 type rulePlace struct {
 	file         int32 // index in Policy.Files
@@ -38,55 +33,23 @@ func (p *Policy) mirrorPos(i int) Pos {
 
 // findLines says of the places of rules where their lines begin. Those of a file follow one another.
 func (p *Policy) findLines() {
-	file, line, start := int32(-1), int32(0), 0
-	for i := range p.places {
-		at := &p.places[i]
-		text := p.texts[at.file]
-		if at.file != file || at.line < line {
-			file, line, start = at.file, 1, len(text)-len(bytes.TrimPrefix(text, []byte(byteOrderMark)))
+	for first := 0; first < len(p.places); {
+		file, end := p.places[first].file, first+1
+		for end < len(p.places) && p.places[end].file == file && p.places[end].line >= p.places[end-1].line {
+			end++
 		}
-		for ; line < at.line; line++ {
+		findLines(p.places[first:end], p.texts[file], textStart(p.texts[file]))
+		first = end
+	}
+}
+
+// findLines says of places in the order of their lines where these begin in a text, the first of which does at start.
+func findLines(places []rulePlace, text []byte, start int) {
+	line := int32(1)
+	for i := range places {
+		for ; line < places[i].line; line++ {
 			start = nextLine(text, start)
 		}
-		at.start = int32(start)
+		places[i].start = int32(start)
 	}
-}
-
-// byteOrderMark may stand before a text and is none of it.
-const byteOrderMark = "\ufeff"
-
-// Lines end as in YAML: by LF, CR or both.
-
-// lineAt returns the line that begins at an offset, without its end.
-func lineAt(text []byte, start int) string {
-	line := text[start:]
-	if end := bytes.IndexAny(line, "\r\n"); end >= 0 {
-		line = line[:end]
-	}
-	return strings.Clone(string(line))
-}
-
-// nextLine returns where the line behind the one at start begins.
-func nextLine(text []byte, start int) int {
-	end := bytes.IndexAny(text[start:], "\r\n")
-	if end < 0 {
-		return len(text)
-	}
-	end += start
-	if text[end] == '\r' && end+1 < len(text) && text[end+1] == '\n' {
-		end++
-	}
-	return end + 1
-}
-
-// lineBefore returns where the line before the one at start begins.
-func lineBefore(text []byte, start int) int {
-	end := max(start-1, 0)
-	if end > 0 && text[end] == '\n' && text[end-1] == '\r' {
-		end--
-	}
-	if i := bytes.LastIndexAny(text[:end], "\r\n"); i >= 0 {
-		return i + 1
-	}
-	return len(text) - len(bytes.TrimPrefix(text, []byte(byteOrderMark)))
 }

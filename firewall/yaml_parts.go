@@ -21,43 +21,70 @@ var (
 	listEnd = regexp.MustCompile(`^([A-Za-z_]+:|---|\.\.\.)`)
 )
 
-// cut finds the parts that a text can be parsed in besides what is left of it when they are taken out: of each top-level
-// list by indentation all but its first partSize bytes. It sees no more of YAML than that nothing of an item
-// stands as far left as the item's dash; where that is not so a part does not parse, or what is left does not.
-func cut(lines []string, partSize int) (parts []part) {
+// A topList is a list by indentation that is the value of a top-level key. Lines count from 0.
+type topList struct {
+	key         int // the line of the key
+	first, last int // from the line of its first item to the one before what follows
+	indent      int // of its dashes
+}
+
+// topLists finds the top-level lists by indentation. It sees no more of YAML than that nothing of an item stands as far
+// left as the item's dash; where that is not so a part of the list does not parse, or what is left of the text does not.
+func topLists(lines []string) (lists []topList) {
 	for i := 0; i < len(lines); i++ {
 		if !listKey.MatchString(lines[i]) {
 			continue
 		}
-		key, before, indent, size := i, len(parts), -1, 0
+		list := topList{key: i, indent: -1}
 		for i++; i < len(lines); i++ {
-			line := lines[i]
-			size += len(line) + 1
-			body := strings.TrimLeft(line, " ")
-			if body == "" || body[0] == '#' {
+			at, dash, none := itemLine(lines[i])
+			if none {
 				continue
 			}
-			at, dash := len(line)-len(body), body == "-" || strings.HasPrefix(body, "- ")
-			if indent < 0 && dash {
-				indent = at
+			if list.indent < 0 && dash {
+				list.first, list.indent = i, at
 			}
-			if at < indent || at == indent && !dash || indent < 0 {
+			if at < list.indent || at == list.indent && !dash || list.indent < 0 {
 				break
 			}
-			if dash && at == indent && size > partSize {
-				parts, size = append(parts, part{key: key, first: i}), 0
+		}
+		if list.last = i; list.indent >= 0 && (i == len(lines) || listEnd.MatchString(lines[i])) { // else it may go on
+			lists = append(lists, list)
+		}
+		i--
+	}
+	return lists
+}
+
+// itemLine returns how far a line of a list is indented and whether it has a dash there, or that nothing stands in it.
+func itemLine(line string) (at int, dash, none bool) {
+	body := strings.TrimLeft(line, " ")
+	if body == "" || body[0] == '#' {
+		return 0, false, true
+	}
+	return len(line) - len(body), body == "-" || strings.HasPrefix(body, "- "), false
+}
+
+// cut finds the parts that a text can be parsed in besides what is left of it when they are taken out: of each top-level
+// list by indentation all but its first partSize bytes.
+func cut(lines []string, partSize int) (parts []part) {
+	for _, list := range topLists(lines) {
+		size, before := 0, len(parts)
+		for i := list.key + 1; i < list.last; i++ {
+			size += len(lines[i]) + 1
+			if size <= partSize {
+				continue
+			}
+			if at, dash, none := itemLine(lines[i]); !none && dash && at == list.indent {
+				parts, size = append(parts, part{key: list.key, first: i}), 0
 			}
 		}
-		if i < len(lines) && !listEnd.MatchString(lines[i]) {
-			parts = parts[:before] // the list may go on
-		}
 		for n := before; n < len(parts); n++ {
-			parts[n].last = i
+			parts[n].last = list.last
 			if n+1 < len(parts) {
 				parts[n].last = parts[n+1].first
 			}
 		}
-		i--
 	}
 	return parts
 }
@@ -109,7 +136,7 @@ func (t *tree) parseParts() (docs []*Node, faults Errors, ok bool) {
 
 // parse reads lines, which stand in whole from line p.first on, at that depth of its tree.
 func (p *part) parse(whole *tree, lines []string, depth int) {
-	t := &tree{name: whole.name, lines: whole.lines, above: p.first, size: whole.size}
+	t := &tree{name: whole.name, lines: whole.lines, above: p.first, size: whole.size, gapAt: whole.gapAt, gap: whole.gap}
 	p.docs = t.parse(lines, depth)
 	p.faults = t.errs
 }

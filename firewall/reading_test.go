@@ -1,0 +1,193 @@
+package firewall
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// readingPolicy has n rules, with everything around them that they may speak of.
+func readingPolicy(n int) string {
+	var b strings.Builder
+	b.WriteString(head + `zones:
+  lan: {ports: [lan0], addresses: [10.0.0.0/8]}
+  wan: {ports: [wan0]}
+sets:
+  bad: {type: prefix, entries: [192.0.2.0/24]}
+  web: {type: port, entries: [80, 443]}
+  cards: {type: mac, entries: ["02:00:00:00:00:01"]}
+  listed: {type: prefix, file: listed.txt}
+workloads:
+  till: {addresses: [10.1.0.0/16], labels: {pci: "yes"}}
+services:
+  ssh: tcp/22
+# the rules
+rules:
+`)
+	for i := range n {
+		b.WriteString(readingRule(fmt.Sprint("r", i), i))
+	}
+	b.WriteString(`
+tests:
+  - name: first
+    packet: {in: lan0, out: wan0, src: 10.1.2.3, dst: 192.0.2.1, service: tcp/443}
+    expect: {verdict: deny, rule: r1}
+`)
+	return b.String()
+}
+
+// readingRule writes a rule, in one of several ways.
+func readingRule(name string, kind int) string {
+	switch kind % 9 {
+	case 0:
+		return fmt.Sprintf("  - {name: %s, from: lan, to: wan, service: ssh, action: allow}\n", name)
+	case 1:
+		return fmt.Sprintf("  - name: %s\n    from: {addresses: [10.%d.0.0/16]}\n    to: {set: bad}\n    action: deny # as ever\n\n", name, kind%256)
+	case 2:
+		return fmt.Sprintf("  # why\n  - {name: %s, from: {set: [bad, cards]}, to: any, service: {proto: tcp, port: {set: web}}, action: reject}\n", name)
+	case 3:
+		return fmt.Sprintf("  - description: |\n      Two\n      lines\n    name: %s\n    from: {labels: {pci: \"yes\"}}\n    to: host\n    action: allow\n    expires: 2026-0%d-01\n", name, 1+kind/9%9)
+	case 4:
+		return fmt.Sprintf("  - {name: %s, from: any, to: {zone: wan, addresses: [2001:db8::/32]}, service: icmp/echo-reply, action: allow}\n", name)
+	case 5:
+		return fmt.Sprintf("  - name: %s\n    from: till\n    to: any\n    action: allow\n    mirror:\n      packets: 10\n      port: mon0\n", name)
+	case 6:
+		return fmt.Sprintf("  - {name: %s, from: {zone: lan, addresses: [198.51.100.0/24]},\n     to: {set: listed}, action: deny}\n", name)
+	case 7:
+		return fmt.Sprintf("  - {name: %s, from: any, to: any, service: [tcp/80, udp/53], action: allow, mode: audit}\n", name)
+	}
+	return fmt.Sprintf("  - {name: %s, from: {addresses: [10.0.0.0/8]}, to: {addresses: [2001:db8::/32]}, service: tcp, action: allow, mss_clamp: 1200}\n", name)
+}
+
+// editText changes lines of a text: in most ways that a person does, and some that nobody should.
+func editText(text string, n int, draw func(n int) int) string {
+	lines := strings.Split(text, "\n")
+	i, j := draw(len(lines)), draw(len(lines))
+	switch draw(26) {
+	case 0, 1, 2:
+		lines = slices.Insert(lines, i, strings.Split(strings.TrimSuffix(readingRule(fmt.Sprint("new", n), draw(9)), "\n"), "\n")...)
+	case 3, 4:
+		lines = slices.Delete(lines, i, i+1)
+	case 5, 6: // a rule in one line moves
+		line := lines[i]
+		lines = slices.Insert(slices.Delete(lines, i, i+1), min(j, len(lines)-1), line)
+	case 7:
+		lines[i] = strings.NewReplacer("allow", "deny", "deny", "reject", "reject", "allow").Replace(lines[i])
+	case 8:
+		lines[i] = strings.NewReplacer("/16", "/15", "/24", "/23", "lan", "wan", "ssh", "tcp/2222").Replace(lines[i])
+	case 9:
+		lines[i] = strings.Replace(lines[i], "name: r", "name: n", 1)
+	case 10:
+		lines = slices.Insert(lines, i, []string{"", "  # a comment", "# at the edge", "   "}[draw(4)])
+	case 11:
+		lines[i] += []string{" # more", "  ", "\r", "\t"}[draw(4)]
+	case 12:
+		lines[i] = "  " + lines[i]
+	case 13:
+		lines[i] = strings.TrimPrefix(lines[i], " ")
+	case 14:
+		lines = slices.Insert(lines, i, lines[j]) // a name is there twice
+	case 15:
+		if i+1 < len(lines) {
+			lines[i] += lines[i+1]
+			lines = slices.Delete(lines, i+1, i+2)
+		}
+	case 16:
+		at := draw(len(lines[i]) + 1)
+		lines[i] = lines[i][:at] + []string{"\x00", "\xff", "\"", "{", "]", "'", "&a ", ": ", "- ", "\u2028", "\n", "\r"}[draw(12)] + lines[i][at:]
+	case 17:
+		lines = lines[:i+1]
+	case 18:
+		a, b := min(i, j), max(i, j)
+		lines = slices.Delete(lines, a, min(b, a+draw(40)))
+	case 19:
+		a := lines[min(i, j):max(i, j)]
+		lines = slices.Insert(lines, max(i, j), slices.Clone(a[:min(len(a), 3)])...)
+	case 20:
+		text := strings.Join(lines, "\n")
+		return []string{strings.ReplaceAll(text, "\n", "\r\n"), strings.ReplaceAll(text, "\r\n", "\n"), "\ufeff" + text, strings.TrimSuffix(text, "\n"), text + "\n"}[draw(5)]
+	case 21:
+		lines = slices.Insert(lines, i, []string{"---", "...", "rules:", "tests:", "  - rules", "nat: []", "sets: {}"}[draw(7)])
+	case 22:
+		a, b := draw(len(text)+1), draw(len(text)+1)
+		return text[:min(a, b)] + text[min(max(a, b), min(a, b)+draw(200)):]
+	case 23: // of every rule
+		return strings.ReplaceAll(text, "2026-01-01", "2026-01-02")
+	case 24:
+		lines = slices.Insert(lines, i, "    log: true")
+	case 25:
+		lines[i], lines[j] = lines[j], lines[i]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// sameReading compares a reading with one from the beginning.
+func sameReading(t *testing.T, r *Reading, sources []Source, readFile func(string) ([]byte, error)) *Policy {
+	t.Helper()
+	got, err := r.Parse(sources, readFile)
+	want, wantErr := parseWhole(sources, readFile)
+	if !reflect.DeepEqual(err, wantErr) {
+		t.Fatalf("says %v\nnot %v", err, wantErr)
+	}
+	if !reflect.DeepEqual(got, want) {
+		a, b := reflect.ValueOf(got).Elem(), reflect.ValueOf(want).Elem()
+		for i := range a.NumField() {
+			if x, y := fmt.Sprintf("%+v", a.Field(i)), fmt.Sprintf("%+v", b.Field(i)); x != y && a.Type().Field(i).Name != "Rules" {
+				t.Errorf("%s is %.3000s\nnot %.3000s", a.Type().Field(i).Name, x, y)
+			}
+		}
+		t.Fatal("another policy than one read from the beginning")
+	}
+	if got == nil {
+		return nil
+	}
+	for i := range got.Rules {
+		if got.RulePos(i) != want.RulePos(i) {
+			t.Fatalf("rule %d is in %+v, not %+v", i, got.RulePos(i), want.RulePos(i))
+		}
+	}
+	return got
+}
+
+func TestReadingEdits(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	listed := "203.0.113.0/24\n"
+	readFile := func(path string) ([]byte, error) { return []byte(listed), nil }
+	kept, good := 0, 0
+	for round := range 12 {
+		r := Reading{partSize: 1 + random.IntN(600)}
+		text := readingPolicy(5 + random.IntN(60))
+		other := head + "rules:\n" + readingRule("z1", round) + readingRule("z2", round+1)
+		for n := range 100 {
+			next, nextOther := text, other
+			for range 1 + random.IntN(2) {
+				next = editText(next, n, random.IntN)
+			}
+			if random.IntN(20) == 0 {
+				nextOther = editText(other, 1000+n, random.IntN)
+			}
+			if random.IntN(50) == 0 {
+				listed += fmt.Sprintf("198.51.%d.0/24\n", random.IntN(256))
+			}
+			last := r.last
+			policy := sameReading(t, &r, []Source{{Name: "p.yaml", Text: []byte(next)}, {Name: "q.yaml", Text: []byte(nextOther)}}, readFile)
+			if policy == nil {
+				continue // try another edit
+			}
+			text, other = next, nextOther
+			if good++; last != nil && r.last != nil && last.loader == r.last.loader {
+				kept++
+			}
+		}
+	}
+	t.Logf("%d good policies, %d as changes", good, kept)
+	if good < 300 || kept < good/2 {
+		t.Errorf("of 1200 edits %d were good and %d of these read as changes", good, kept)
+	}
+}
