@@ -64,53 +64,50 @@ type Borne struct {
 // are given to others from then on, the lowest first.
 func (i *Identities) Release(now time.Time, b *Borne) *Identities {
 	out := &Identities{slices.Clone(i.rules), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs)), slices.Clone(i.nat)}
-	rested := func(gone time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
 	for n := range out.rules {
-		if r := &out.rules[n]; rested(r.gone) && !b.Rules[RuleFirst+uint32(n)] {
+		if r := &out.rules[n]; rested(r.gone, now) && !b.Rules[RuleFirst+uint32(n)] {
 			*r = freeRule
 		}
 	}
 	for n := range out.zones {
-		if z := &out.zones[n]; rested(z.gone) && !b.Zones[zoneFirst+n] {
+		if z := &out.zones[n]; rested(z.gone, now) && !b.Zones[zoneFirst+n] {
 			*z = zoneIdentity{}
 		}
 	}
 	for n := range out.nat {
-		if r := &out.nat[n]; rested(r.gone) && !b.NAT[uint32(n)+1] {
+		if r := &out.nat[n]; rested(r.gone, now) && !b.NAT[uint32(n)+1] {
 			*r = natIdentity{}
 		}
 	}
 	for mac, m := range i.macs {
-		if !rested(m.gone) || b.MACs[m.id] {
+		if !rested(m.gone, now) || b.MACs[m.id] {
 			out.macs[mac] = m
 		}
 	}
 	return out
 }
 
-// AnyGone reports whether there is a number of something that no policy has any more.
-func (i *Identities) AnyGone() bool {
-	for n := range i.rules {
-		if !i.rules[n].gone.IsZero() {
-			return true
+// rested reports whether the number of what has been gone since then may be another's at now.
+func rested(gone, now time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
+
+// AnyRested reports whether there is a number that Release would free at now if no flow bore it; nat, whether that of a
+// nat rule is among them.
+func (i *Identities) AnyRested(now time.Time) (any, nat bool) {
+	for n := range i.nat {
+		if rested(i.nat[n].gone, now) {
+			return true, true
 		}
 	}
 	for n := range i.zones {
-		if !i.zones[n].gone.IsZero() {
-			return true
-		}
+		any = any || rested(i.zones[n].gone, now)
 	}
-	for n := range i.nat {
-		if !i.nat[n].gone.IsZero() {
-			return true
-		}
+	for n := 0; n < len(i.rules) && !any; n++ {
+		any = rested(i.rules[n].gone, now)
 	}
 	for _, m := range i.macs {
-		if !m.gone.IsZero() {
-			return true
-		}
+		any = any || rested(m.gone, now)
 	}
-	return false
+	return any, false
 }
 
 // Rules returns the number of rule ids in use, those of the built-in rules included: all are below it.

@@ -131,17 +131,27 @@ func (g *running) restore(entry int) (*candidate, error) {
 
 // compile makes a candidate ready to follow the policy in force. It changes nothing.
 func (g *running) compile(k *candidate) (*Ruleset, error) {
-	identities, err := g.identities()
-	if err != nil {
-		return nil, err
-	}
 	routes, err := openRouteOracle(k.config)
 	if err != nil {
 		return nil, err
 	}
 	defer routes.close()
 	options := k.config.CompileOptions(g.now())
-	options.Previous, k.after = identities, g.rules.Load()
+	k.after = g.rules.Load()
+	options.Previous = k.after.Compiled.Identities
+	r, err := k.prepare(options, routes.zone)
+	if err == nil && r.Compiled.Identities.Rules() <= int(g.plane.Sizes().Rules) {
+		return r, nil
+	}
+	// There may be no number left, and some that can be freed.
+	identities, failed := g.identities()
+	if failed != nil || identities == options.Previous {
+		return r, errors.Join(err, failed)
+	}
+	if err == nil {
+		r.revision.drop()
+	}
+	options.Previous = identities
 	return k.prepare(options, routes.zone)
 }
 
