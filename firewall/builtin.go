@@ -38,14 +38,16 @@ var spoofExempt = []flowtable.AddrRange{
 // builtinEntries are what stands before the policy's rules, by rule.
 type builtinEntries struct{ management, dhcp []flowtable.ACLEntry }
 
-func (c *compiler) builtinRules() {
+// builtinRules describes the rules that every policy has, by id.
+func builtinRules() (rules []RuleInfo) {
 	for id, name := range builtinNames {
 		info := RuleInfo{Rule: &Rule{Name: name, Description: builtinDescriptions[id]}, Builtin: uint32(id) != RuleNone}
 		if info.Builtin {
 			info.Action = Allow
 		}
-		c.out.Rules = append(c.out.Rules, info)
+		rules = append(rules, info)
 	}
+	return rules
 }
 
 // spoofing makes the entries in front of all rules but management: what may not come from a zone.

@@ -35,23 +35,23 @@ func Compile(p *Policy, opts CompileOptions) (*Compiled, error) {
 	c.numberMACs()
 	c.claimPorts()
 	c.monitors()
-	c.builtinRules()
+	c.runs = c.sameRules()
 	c.out.Order = c.numberRules()
 	c.spoofing()
 	c.management(&c.builtin)
 	c.dhcpClient()
-	for i := range p.Rules {
-		c.rule(c.out.Order[i], i)
+	before := slices.Concat(c.antispoof, c.builtin.dhcp)
+	if !opts.Management.Override {
+		// Before anti-spoofing: the wrong addresses of a zone must not cut the operator off either.
+		before = slices.Concat(c.builtin.management, before)
+	}
+	c.rules(before)
+	if opts.Management.Override {
+		c.out.Entries = append(c.out.Entries, c.builtin.management...)
 	}
 	c.natRules()
 	if len(c.errs) > 0 {
 		return nil, c.errs.Sorted(p.Files...)
-	}
-	if opts.Management.Override {
-		c.out.Entries = slices.Concat(c.antispoof, c.builtin.dhcp, c.entries, c.builtin.management)
-	} else {
-		// Before anti-spoofing: the wrong addresses of a zone must not cut the operator off either.
-		c.out.Entries = slices.Concat(c.builtin.management, c.antispoof, c.builtin.dhcp, c.entries)
 	}
 	c.lint()
 	c.out.Warnings = c.out.Warnings.Sorted(p.Files...)
@@ -68,9 +68,10 @@ type compiler struct {
 	errs      Errors
 	antispoof []flowtable.ACLEntry
 	builtin   builtinEntries
-	entries   []flowtable.ACLEntry
-	used      []string         // services that management names
-	sets      map[string][]box // what lists of sets come to
+	runs      []ruleRun            // of rules that After has
+	entries   []flowtable.ACLEntry // of the policy's rules, a part of out.Entries
+	used      []string             // services that management names
+	sets      map[string][]box     // what lists of sets come to
 }
 
 func (c *compiler) fail(e Error) { c.errs = append(c.errs, e) }
@@ -123,21 +124,11 @@ func (c *compiler) portExists(name string) bool {
 	return c.opts.Ports == nil && !c.opts.OwnNamePorts || slices.Contains(c.opts.Ports, name)
 }
 
-// ruleInfo describes rule i of the policy, and notes when the first one expires.
-func (c *compiler) ruleInfo(i int) RuleInfo {
-	r := c.policy.Rules[i]
-	expired := r.Expired(c.opts.Now)
-	if !expired && !r.Expires.IsZero() && (c.out.NextExpiry.IsZero() || r.Expires.Before(c.out.NextExpiry)) {
-		c.out.NextExpiry = r.Expires
-	}
-	at := &c.policy.places[i]
-	return RuleInfo{Rule: r, File: c.policy.Files[at.file], Line: int(at.line), Expired: expired}
-}
-
 // rule expands rule i of the policy into entries.
 func (c *compiler) rule(id uint32, i int) {
 	r := c.policy.Rules[i]
 	if r.Expired(c.opts.Now) {
+		c.out.source.odd = append(c.out.source.odd, int32(i))
 		c.warn(c.policy.RulePos(i).Errorf("rule %q has expired and matches nothing", r.Name).
 			WithHint("its last day was %s; take it out or extend it", r.Expires.AddDate(0, 0, -1).Format("2006-01-02")))
 		return
@@ -168,12 +159,13 @@ func (c *compiler) rule(id uint32, i int) {
 		}
 	}
 	if len(entries) == 0 {
+		c.out.source.odd = append(c.out.source.odd, int32(i))
 		c.warn(c.policy.RulePos(i).Errorf("rule %q can never match", r.Name).WithHint("%s", neverHint(from, to, r)))
 	}
 	if r.Audit {
 		entries = disjoint(entries, c.lastMAC)
 	}
-	c.entries = append(c.entries, entries...)
+	c.out.Entries = append(c.out.Entries, entries...)
 }
 
 var actionCodes = [...]bpf.XDPAction{Allow: bpf.XDPActionACTION_ALLOW, Deny: bpf.XDPActionACTION_DENY, Reject: bpf.XDPActionACTION_REJECT}

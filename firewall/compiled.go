@@ -55,6 +55,7 @@ type CompileOptions struct {
 type Compiled struct {
 	Rules   []RuleInfo           // index = rule id; those of earlier policies are Gone, ids without a Name free
 	Order   []uint32             // ids of the policy's rules in its order, without the built-in ones
+	Special []uint32             // those of them that mirror, clamp, bypass or expire
 	Zones   []string             // index = zone id: "", "host", then the policy's; "" = an id that it does not use
 	Ports   []PortZone           // in order of port and VLAN
 	Entries []flowtable.ACLEntry // in evaluation order
@@ -71,6 +72,8 @@ type Compiled struct {
 	NextExpiry time.Time
 	// Identities are for the policy that follows this one.
 	Identities *Identities
+
+	source compiledFrom
 }
 
 // RuleInfo is what messages and counters say of a rule.

@@ -20,19 +20,15 @@ const IdentityRest = 40 * time.Second
 // flows of these ports bear it; otherwise it is known by its name too. What is gone keeps its number
 // until Release, and has it again if it comes back. Identities are immutable.
 type Identities struct {
-	rules []ruleIdentity // index = id - RuleFirst
-	zones []zoneIdentity // index = id - zoneFirst
+	rules []RuleInfo        // index = id - RuleFirst; freeRule if the id is free
+	gone  map[int]time.Time // since when no policy has those of the rules, by index
+	zones []zoneIdentity    // index = id - zoneFirst
 	macs  map[MAC]macIdentity
 	nat   []natIdentity // index = id - 1
 }
 
-// ruleIdentity is free if its rule has no name.
-type ruleIdentity struct {
-	info RuleInfo
-	gone time.Time // since when no policy has it; zero: it is in force
-}
-
-var freeRule = ruleIdentity{info: RuleInfo{Rule: new(Rule)}}
+// freeRule stands where an id is free.
+var freeRule = RuleInfo{Rule: new(Rule)}
 
 // zoneIdentity is free if it has no name.
 type zoneIdentity struct {
@@ -63,11 +59,16 @@ type Borne struct {
 // Release frees the numbers of what has been gone for IdentityRest at now and is borne by no flow. Those
 // are given to others from then on, the lowest first.
 func (i *Identities) Release(now time.Time, b *Borne) *Identities {
-	out := &Identities{slices.Clone(i.rules), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs)), slices.Clone(i.nat)}
-	for n := range out.rules {
-		if r := &out.rules[n]; rested(r.gone, now) && !b.Rules[RuleFirst+uint32(n)] {
-			*r = freeRule
+	out := &Identities{i.rules, maps.Clone(i.gone), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs)), slices.Clone(i.nat)}
+	for n, gone := range i.gone {
+		if !rested(gone, now) || b.Rules[RuleFirst+uint32(n)] {
+			continue
 		}
+		if len(out.gone) == len(i.gone) {
+			out.rules = slices.Clone(i.rules)
+		}
+		out.rules[n] = freeRule
+		delete(out.gone, n)
 	}
 	for n := range out.zones {
 		if z := &out.zones[n]; rested(z.gone, now) && !b.Zones[zoneFirst+n] {
@@ -101,8 +102,8 @@ func (i *Identities) AnyRested(now time.Time) (any, nat bool) {
 	for n := range i.zones {
 		any = any || rested(i.zones[n].gone, now)
 	}
-	for n := 0; n < len(i.rules) && !any; n++ {
-		any = rested(i.rules[n].gone, now)
+	for _, gone := range i.gone {
+		any = any || rested(gone, now)
 	}
 	for _, m := range i.macs {
 		any = any || rested(m.gone, now)
@@ -116,7 +117,7 @@ func (i *Identities) Rules() int { return int(RuleFirst) + len(i.rules) }
 // RuleName returns the name of the rule with an id, "" if the id is free or built in.
 func (i *Identities) RuleName(id uint32) string {
 	if n := int(id) - int(RuleFirst); n >= 0 && n < len(i.rules) {
-		return i.rules[n].info.Name
+		return i.rules[n].Name
 	}
 	return ""
 }
@@ -135,45 +136,94 @@ func (i *Identities) ZoneName(id uint8) string {
 
 // numberRules gives every rule of the policy its id, in the policy's order.
 func (c *compiler) numberRules() []uint32 {
-	next := slices.Clone(c.previous.rules)
-	known := make(map[string]int, len(next))
-	for n := range next {
-		if next[n].info.Name != "" {
-			known[next[n].info.Name] = n
-			if next[n].gone.IsZero() {
-				next[n].gone = c.opts.Now
+	rules := c.policy.Rules
+	next := make([]RuleInfo, len(builtinNames)+len(c.previous.rules), len(builtinNames)+len(c.previous.rules)+len(rules)/64+64)
+	copy(next, builtinRules())
+	copy(next[RuleFirst:], c.previous.rules)
+	ids, taken := make([]uint32, len(rules)), make([]bool, len(next), cap(next))
+	// Those that were numbered before as the same.
+	for _, run := range c.runs {
+		for k := range run.n {
+			if id := c.opts.After.Order[run.old+k]; int(id) < len(next) && next[id].Rule == rules[run.new+k] {
+				ids[run.new+k], taken[id] = id, true
 			}
 		}
 	}
-	ids, free := make([]uint32, len(c.policy.Rules)), 0
-	for i := range c.policy.Rules {
-		n, old := known[c.policy.Rules[i].Name]
+	// Those of the same name.
+	known := make(map[string]uint32)
+	for id := int(RuleFirst); id < len(next); id++ {
+		if !taken[id] && next[id].Rule != freeRule.Rule {
+			known[next[id].Name] = uint32(id)
+		}
+	}
+	// The others.
+	free := int(RuleFirst)
+	for i, id := range ids {
+		if id != 0 {
+			continue
+		}
+		id, old := known[rules[i].Name]
 		if !old {
-			for free < len(next) && next[free].info.Name != "" {
+			for free < len(next) && next[free].Rule != freeRule.Rule {
 				free++
 			}
-			if n = free; n == len(next) {
-				next = append(next, freeRule)
+			if id = uint32(free); free == len(next) {
+				next, taken = append(next, freeRule), append(taken, false)
 			}
 		}
-		next[n] = ruleIdentity{info: c.ruleInfo(i)}
-		ids[i] = RuleFirst + uint32(n)
+		next[id], taken[id], ids[i] = RuleInfo{Rule: rules[i]}, true, id
 	}
-	if RuleFirst+uint32(len(next)) > maxRules {
+	if len(next) > maxRules {
 		e := Error{Msg: "policy has too many rules"}
-		if len(c.policy.Rules) > 0 {
-			last := len(c.policy.Rules) - 1
-			e = c.policy.RulePos(last).Errorf("no number below %d is left for rule %q", maxRules, c.policy.Rules[last].Name)
+		if last := len(rules) - 1; last >= 0 {
+			e = c.policy.RulePos(last).Errorf("no number below %d is left for rule %q", maxRules, rules[last].Name)
 		}
 		c.fail(e.WithHint("flows still bear rules that are gone: apply again when they have ended, or restart"))
 	}
-	for n := range next {
-		info := next[n].info
-		info.Gone = !next[n].gone.IsZero()
-		c.out.Rules = append(c.out.Rules, info)
+	gone := maps.Clone(c.previous.gone)
+	for id := int(RuleFirst); id < len(next); id++ {
+		n := id - int(RuleFirst)
+		if info := &next[id]; taken[id] {
+			info.Gone = false
+		} else if info.Rule != freeRule.Rule && !info.Gone {
+			if info.Gone = true; gone == nil {
+				gone = make(map[int]time.Time)
+			}
+			gone[n] = c.opts.Now
+		}
 	}
-	c.out.Identities.rules = next
+	for n := range gone {
+		if taken[n+int(RuleFirst)] {
+			delete(gone, n)
+		}
+	}
+	if len(gone) == 0 {
+		gone = nil
+	}
+	c.placeRules(next, ids)
+	c.out.Rules = slices.Clip(next)
+	c.out.Identities.rules, c.out.Identities.gone = c.out.Rules[RuleFirst:], gone
 	return ids
+}
+
+// placeRules says where the rules of the policy stand, which have expired, and when the first of the others will.
+func (c *compiler) placeRules(infos []RuleInfo, ids []uint32) {
+	for i, id := range ids {
+		info, at := &infos[id], &c.policy.places[i]
+		if file := c.policy.Files[at.file]; info.File != file {
+			info.File = file
+		}
+		info.Line = int(at.line)
+	}
+	for _, i := range c.policy.special {
+		r := c.policy.Rules[i]
+		expired := r.Expired(c.opts.Now)
+		if !expired && !r.Expires.IsZero() && (c.out.NextExpiry.IsZero() || r.Expires.Before(c.out.NextExpiry)) {
+			c.out.NextExpiry = r.Expires
+		}
+		infos[ids[i]].Expired = expired
+		c.out.Special = append(c.out.Special, ids[i])
+	}
 }
 
 // numberZones gives every zone of the policy its id.

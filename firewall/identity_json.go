@@ -111,21 +111,21 @@ func (i *Identities) appendRules(text []byte) []byte {
 	file, quoted := "", []byte(`""`)
 	for n := range i.rules {
 		r := &i.rules[n]
-		if r.info.Name == "" {
+		if r.Rule == freeRule.Rule {
 			continue
 		}
-		if r.info.File != file {
-			file, quoted = r.info.File, appendQuoted(nil, r.info.File)
+		if r.File != file {
+			file, quoted = r.File, appendQuoted(nil, r.File)
 		}
 		if text[len(text)-1] != '[' {
 			text = append(text, ',')
 		}
 		text = strconv.AppendInt(append(text, `{"id":`...), int64(RuleFirst)+int64(n), 10)
-		text = appendQuoted(append(text, `,"name":`...), r.info.Name)
+		text = appendQuoted(append(text, `,"name":`...), r.Name)
 		text = append(append(text, `,"file":`...), quoted...)
-		text = strconv.AppendInt(append(text, `,"line":`...), int64(r.info.Line), 10)
-		if !r.gone.IsZero() {
-			text = append(r.gone.AppendFormat(append(text, `,"gone":"`...), time.RFC3339Nano), '"')
+		text = strconv.AppendInt(append(text, `,"line":`...), int64(r.Line), 10)
+		if r.Gone {
+			text = append(i.gone[n].AppendFormat(append(text, `,"gone":"`...), time.RFC3339Nano), '"')
 		}
 		text = append(text, '}')
 	}
@@ -164,10 +164,16 @@ func (s *savedIdentities) identities() (*Identities, error) {
 		for len(out.rules) <= n {
 			out.rules = append(out.rules, freeRule)
 		}
-		if out.rules[n].info.Name != "" {
-			return nil, fmt.Errorf("read identities: rules %q and %q have id %d", out.rules[n].info.Name, r.Name, r.ID)
+		if out.rules[n].Name != "" {
+			return nil, fmt.Errorf("read identities: rules %q and %q have id %d", out.rules[n].Name, r.Name, r.ID)
 		}
-		out.rules[n] = ruleIdentity{RuleInfo{Rule: &Rule{Name: r.Name}, File: r.File, Line: r.Line}, r.Gone}
+		out.rules[n] = RuleInfo{Rule: &Rule{Name: r.Name}, File: r.File, Line: r.Line, Gone: !r.Gone.IsZero()}
+		if !r.Gone.IsZero() {
+			if out.gone == nil {
+				out.gone = make(map[int]time.Time)
+			}
+			out.gone[n] = r.Gone
+		}
 	}
 	for _, z := range s.Zones {
 		n := z.ID - zoneFirst

@@ -45,7 +45,7 @@ func TestIdentitiesSaved(t *testing.T) {
 // Files may be called anything.
 func TestIdentitiesSavedOfAnyFile(t *testing.T) {
 	for _, file := range []string{"plain.yaml", "qu\"ote \\.yaml", "z\u00fcrich.yaml", "a\nb\x7f.yaml", "<&>.yaml"} {
-		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Rule: &Rule{Name: "a"}, File: "other"}}, freeRule, {info: RuleInfo{Rule: &Rule{Name: "b"}, File: file, Line: 3}, gone: day}}}
+		i := Identities{rules: []RuleInfo{{Rule: &Rule{Name: "a"}, File: "other"}, freeRule, {Rule: &Rule{Name: "b"}, File: file, Line: 3, Gone: true}}, gone: map[int]time.Time{2: day}}
 		var read Identities
 		text, err := i.MarshalJSON()
 		if err == nil {
@@ -54,7 +54,7 @@ func TestIdentitiesSavedOfAnyFile(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v\n%s", file, err, text)
 		}
-		if r := read.rules[2]; r.info.Name != "b" || r.info.File != file || r.info.Line != 3 || !r.gone.Equal(day) || read.rules[0].info.File != "other" || read.rules[1].info.Name != "" {
+		if r := read.rules[2]; r.Name != "b" || r.File != file || r.Line != 3 || !r.Gone || !read.gone[2].Equal(day) || read.rules[0].File != "other" || read.rules[1].Name != "" {
 			t.Errorf("%q is read as %+v", file, read.rules)
 		}
 	}
@@ -78,7 +78,7 @@ func TestIdentitiesDamaged(t *testing.T) {
 		{`{"rules":1}`, "read identities"},
 		{`{"rulez":[]}`, "read identities"},
 	} {
-		i := Identities{rules: []ruleIdentity{{info: RuleInfo{Rule: &Rule{Name: "kept"}}}}}
+		i := Identities{rules: []RuleInfo{{Rule: &Rule{Name: "kept"}}}}
 		if err := json.Unmarshal([]byte(tt.text), &i); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.text, err)
 		}
@@ -140,11 +140,11 @@ func TestIdentitiesSavedSince(t *testing.T) {
 		}
 		for _, i := range []*Identities{read, want} {
 			for n := range i.rules { // where a rule in force stands its policy says
-				if i.rules[n].gone.IsZero() {
-					i.rules[n].info.File, i.rules[n].info.Line = "", 0
+				if !i.rules[n].Gone {
+					i.rules[n].File, i.rules[n].Line = "", 0
 				}
 			}
-			for len(i.rules) > 0 && i.rules[len(i.rules)-1].info.Name == "" {
+			for len(i.rules) > 0 && i.rules[len(i.rules)-1].Name == "" {
 				i.rules = i.rules[:len(i.rules)-1]
 			}
 		}

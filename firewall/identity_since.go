@@ -22,10 +22,13 @@ func (i *Identities) Since(earlier *Identities) ([]byte, error) {
 	var later laterIdentities
 	for n := range max(len(i.rules), len(earlier.rules)) {
 		is, was := i.ruleAt(n), earlier.ruleAt(n)
-		if is.same(was) {
+		if is.Rule == was.Rule && !is.Gone && !was.Gone {
 			continue
 		}
-		later.Rules = append(later.Rules, savedRule{RuleFirst + uint32(n), is.info.Name, is.info.File, is.info.Line, is.gone})
+		gone := i.gone[n]
+		if is.Name != was.Name || !gone.Equal(earlier.gone[n]) || is.Gone && (is.File != was.File || is.Line != was.Line) {
+			later.Rules = append(later.Rules, savedRule{RuleFirst + uint32(n), is.Name, is.File, is.Line, gone})
+		}
 	}
 	sameZone := func(a, b zoneIdentity) bool {
 		return a.name == b.name && a.gone.Equal(b.gone) && slices.Equal(a.places, b.places)
@@ -47,20 +50,12 @@ func (i *Identities) Since(earlier *Identities) ([]byte, error) {
 	return json.Marshal(later)
 }
 
-// ruleAt is the identity of a number, free if there is none.
-func (i *Identities) ruleAt(n int) *ruleIdentity {
+// ruleAt is what a number stands for, freeRule if there is none.
+func (i *Identities) ruleAt(n int) *RuleInfo {
 	if n < len(i.rules) {
 		return &i.rules[n]
 	}
 	return &freeRule
-}
-
-// same reports whether two identities of a number are of one rule, which is gone since the same moment or not at all.
-func (r *ruleIdentity) same(o *ruleIdentity) bool {
-	if r.info.Name != o.info.Name || r.gone.IsZero() != o.gone.IsZero() {
-		return false
-	}
-	return r.gone.IsZero() || r.gone.Equal(o.gone) && r.info.File == o.info.File && r.info.Line == o.info.Line
 }
 
 // ReadIdentities reads what MarshalJSON wrote, and unless it is empty what Since wrote of later ones. It refuses what

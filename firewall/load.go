@@ -100,7 +100,7 @@ func parseWhole(sources []Source, readFile func(string) ([]byte, error)) (*Polic
 	if len(l.Errs) > 0 {
 		return nil, l.Errs.Sorted(l.policy.Files...)
 	}
-	l.policy.Rules, l.policy.places = l.rules, l.places
+	l.policy.Rules, l.policy.places, l.policy.special = l.rules, l.places, specialRules(l.rules)
 	l.policy.findLines()
 	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
 	return l.policy, nil

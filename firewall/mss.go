@@ -37,7 +37,7 @@ func mssText(mss uint16) string {
 // MSS is the most that SYNs of the flows of each rule may ask for that says so.
 func (c *Compiled) MSS() map[uint32]uint16 {
 	out := make(map[uint32]uint16)
-	for _, id := range c.Order {
+	for _, id := range c.Special {
 		if r := &c.Rules[id]; r.MSSClamp != 0 && !r.Expired {
 			out[id] = r.MSSClamp
 		}

@@ -31,9 +31,10 @@ type Policy struct {
 	Tests     []Test
 	Warnings  Errors // what Load noticed and does not forbid
 
-	used   map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
-	texts  [][]byte        // of Files
-	places []rulePlace     // of the names of Rules
+	used    map[string]bool // "set x", "workload x", "service x": named by a rule, a nat rule or a test
+	texts   [][]byte        // of Files
+	places  []rulePlace     // of the names of Rules
+	special []int32         // indices of the Rules that are
 }
 
 // Zone is a part of the network, by the ports and VLANs that its frames arrive on.
@@ -147,6 +148,11 @@ type Rule struct {
 	Bypass      bool      // on_failure: bypass, where no worker takes what needs one; else it is dropped
 	Mirror      Mirror
 	MSSClamp    uint16 // most that SYNs over IPv4 may ask for, 20 less over IPv6; 0: whatever they do
+}
+
+// special reports whether the rule asks for more than a verdict for ever.
+func (r *Rule) special() bool {
+	return !r.Expires.IsZero() || r.Mirror.Port != "" || r.MSSClamp != 0 || r.Bypass
 }
 
 // Expired reports whether the rule does not match any more at now.

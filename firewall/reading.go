@@ -342,12 +342,18 @@ func (n *reading) assemble() {
 			rules += len(f.parts[i].rules)
 		}
 	}
-	p.Rules, p.places = make([]*Rule, 0, rules), make([]rulePlace, 0, rules)
+	p.Rules, p.places, p.special = nil, nil, nil
+	if rules > 0 {
+		p.Rules, p.places = make([]*Rule, 0, rules), make([]rulePlace, 0, rules)
+	}
 	p.used, p.Warnings = maps.Clone(n.used), slices.Clone(n.warnings)
 	for _, f := range n.files {
 		line, start := f.above, f.head
 		for i := range f.parts {
 			part := &f.parts[i]
+			for _, k := range part.special {
+				p.special = append(p.special, int32(len(p.Rules))+k)
+			}
 			p.Rules = append(p.Rules, part.rules...)
 			for _, at := range part.places {
 				at.line, at.start = at.line+int32(line), at.start+int32(start)

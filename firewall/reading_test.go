@@ -140,7 +140,12 @@ func sameReading(t *testing.T, r *Reading, sources []Source, readFile func(strin
 				t.Errorf("%s is %.3000s\nnot %.3000s", a.Type().Field(i).Name, x, y)
 			}
 		}
-		t.Fatal("another policy than one read from the beginning")
+		for i := range min(len(got.Rules), len(want.Rules)) {
+			if !reflect.DeepEqual(got.Rules[i], want.Rules[i]) {
+				t.Errorf("rule %d is %+v\nnot %+v", i, got.Rules[i], want.Rules[i])
+			}
+		}
+		t.Fatalf("another policy than one read from the beginning of\n%s", sources[0].Text)
 	}
 	if got == nil {
 		return nil
@@ -153,6 +158,33 @@ func sameReading(t *testing.T, r *Reading, sources []Source, readFile func(strin
 	return got
 }
 
+// sameCompilation compares what a policy compiles to after another with what it does without that.
+func sameCompilation(t *testing.T, p *Policy, opts CompileOptions) *Compiled {
+	t.Helper()
+	got, err := Compile(p, opts)
+	opts.After = nil
+	want, wantErr := Compile(p, opts)
+	if !reflect.DeepEqual(err, wantErr) {
+		t.Fatalf("says %v\nnot %v", err, wantErr)
+	}
+	if got == nil {
+		return nil
+	}
+	x, y := *got, *want
+	x.source.sets, y.source.sets = nil, nil // of lists that no rule has any more too
+	a, b := reflect.ValueOf(&x).Elem(), reflect.ValueOf(&y).Elem()
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		if x, y := reflect.NewAt(a.Field(i).Type(), a.Field(i).Addr().UnsafePointer()).Interface(), reflect.NewAt(b.Field(i).Type(), b.Field(i).Addr().UnsafePointer()).Interface(); !reflect.DeepEqual(x, y) {
+			t.Errorf("%s is %.3000s\nnot %.3000s", name, fmt.Sprintf("%+v", x), fmt.Sprintf("%+v", y))
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	return got
+}
+
 func TestReadingEdits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -161,6 +193,7 @@ func TestReadingEdits(t *testing.T) {
 	readFile := func(path string) ([]byte, error) { return []byte(listed), nil }
 	kept, good := 0, 0
 	for round := range 12 {
+		var compiled *Compiled
 		r := Reading{partSize: 1 + random.IntN(600)}
 		text := readingPolicy(5 + random.IntN(60))
 		other := head + "rules:\n" + readingRule("z1", round) + readingRule("z2", round+1)
@@ -181,6 +214,18 @@ func TestReadingEdits(t *testing.T) {
 				continue // try another edit
 			}
 			text, other = next, nextOther
+			opts := CompileOptions{Now: day.AddDate(0, random.IntN(3), 0), After: compiled}
+			if compiled != nil {
+				if opts.Previous = compiled.Identities; random.IntN(4) == 0 {
+					opts.Previous = opts.Previous.Release(opts.Now, new(Borne))
+				}
+			}
+			if random.IntN(8) == 0 {
+				opts.Management = Management{From: []Ref{{Name: "lan"}}, Services: []Ref{{Name: "ssh"}}, Override: random.IntN(2) == 0}
+			}
+			if c := sameCompilation(t, policy, opts); c != nil {
+				compiled = c
+			}
 			if good++; last != nil && r.last != nil && last.loader == r.last.loader {
 				kept++
 			}

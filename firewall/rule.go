@@ -86,6 +86,16 @@ func (l *loader) rule(n *Node) {
 	l.places = append(l.places, rulePlace{file: int32(l.file), line: int32(pos.Line), column: int32(pos.Column)})
 }
 
+// specialRules returns which rules are special.
+func specialRules(rules []*Rule) (special []int32) {
+	for i, r := range rules {
+		if r.special() {
+			special = append(special, int32(i))
+		}
+	}
+	return special
+}
+
 // rulePos returns the place of rule i of those that were read, without its line.
 func (l *loader) rulePos(i int) Pos {
 	at := &l.places[i]

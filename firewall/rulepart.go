@@ -14,6 +14,7 @@ type partRules struct {
 	places   []rulePlace
 	warnings Errors
 	used     []string // as in Policy.used
+	special  []int32  // indices of the rules that are
 }
 
 // readParts reads those parts of the lists that are not read yet, several at once. It answers false if there is a
@@ -82,5 +83,5 @@ func (l *loader) part(file int, text []byte, indent int) *partRules {
 		return nil
 	}
 	findLines(l.places, text, 0)
-	return &partRules{l.rules, l.places, l.warnings, slices.Sorted(maps.Keys(l.used))}
+	return &partRules{l.rules, l.places, l.warnings, slices.Sorted(maps.Keys(l.used)), specialRules(l.rules)}
 }

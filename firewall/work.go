@@ -87,10 +87,10 @@ func (l *loader) mirror(r *Rule, n *Node, at Pos) {
 // monitors makes sure that the ports that rules mirror to exist. Those of rules that have expired are asked
 // for as well, so that a policy does not become wrong by itself.
 func (c *compiler) monitors() {
-	for i := range c.policy.Rules {
+	for _, i := range c.policy.special {
 		m := &c.policy.Rules[i].Mirror
 		if m.Port != "" && !c.opts.OwnNamePorts && !c.portExists(m.Port) {
-			c.fail(Unknown(c.policy.mirrorPos(i), "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
+			c.fail(Unknown(c.policy.mirrorPos(int(i)), "port", m.Port, c.opts.Ports, "declare it under `ports` of the gateway's configuration, and in no zone"))
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (c *compiler) monitors() {
 // Stages are what workers do with the flows of each rule that asks for that, beside what they do with all.
 func (c *Compiled) Stages(all uint8) flowtable.Stages {
 	s := flowtable.Stages{Force: all}
-	for _, id := range c.Order {
+	for _, id := range c.Special {
 		if r := &c.Rules[id]; r.Mirror.Port != "" && !r.Expired {
 			if s.Rules == nil {
 				s.Rules = make(map[uint32]uint8)
@@ -112,9 +112,10 @@ func (c *Compiled) Stages(all uint8) flowtable.Stages {
 // Monitors returns the first rule that mirrors to each monitor port, by the port's name, with the place where it says so.
 func (p *Policy) Monitors() map[string]Ref {
 	out := make(map[string]Ref)
-	for i, r := range p.Rules {
+	for _, i := range p.special {
+		r := p.Rules[i]
 		if _, known := out[r.Mirror.Port]; r.Mirror.Port != "" && !known {
-			out[r.Mirror.Port] = Ref{r.Name, p.mirrorPos(i)}
+			out[r.Mirror.Port] = Ref{r.Name, p.mirrorPos(int(i))}
 		}
 	}
 	return out

@@ -21,7 +21,7 @@ func (r *Ruleset) neededBy() (needs []string) {
 		needs = append(needs, "workers in the configuration")
 	}
 	more := 0
-	for _, id := range r.Compiled.Order {
+	for _, id := range r.Compiled.Special {
 		rule := &r.Compiled.Rules[id]
 		switch {
 		case rule.Mirror.Port == "" || rule.Expired:
@@ -69,7 +69,7 @@ func (c *Config) ForceStages() uint8 {
 func (r *Ruleset) works() map[uint32]dataplane.RuleWork {
 	works := make(map[uint32]dataplane.RuleWork)
 	stages := r.Compiled.Stages(0).Rules
-	for _, id := range r.Compiled.Order {
+	for _, id := range r.Compiled.Special {
 		rule := &r.Compiled.Rules[id]
 		if rule.Expired || rule.Mirror.Port == "" && !rule.Bypass && rule.MSSClamp == 0 {
 			continue
