@@ -24,6 +24,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
+		g.beside(q, k)
 		r, err = g.compile(k)
 	}
 	var done *Reloaded
@@ -51,6 +52,15 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 			"until", "the files change, or 'softdpu policy apply'")
 	}
 	return done, nil
+}
+
+// beside begins what does not wait for the policy to be compiled: to compare it with the one in force, and to write its
+// files into the history, which keeps them only if it comes into force.
+func (g *running) beside(q *change, k *candidate) {
+	before, compared := g.rules.Load().policy, make(chan *firewall.Changes, 1)
+	go func() { compared <- changesOf(before, k.policy) }()
+	q.compared = func() { q.changes = <-compared }
+	g.history.storeAhead(k.files)
 }
 
 // args are the change for a line of the log.
@@ -163,7 +173,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	epoch, _ := g.plane.Epoch()
 	rec := q.record(k, r, epoch+1)
 	compare := func() {
-		q.changes = changesOf(old.policy, r.policy)
+		q.compared()
 		rec.Changes = q.changes
 	}
 	fallback := (*candidate)(nil)
@@ -299,6 +309,7 @@ func (g *running) comeBack() {
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
+		g.beside(q, k)
 		r, err = g.compile(k)
 	}
 	if err == nil {
