@@ -172,7 +172,7 @@ func TestMovedRules(t *testing.T) {
 			}
 		}
 		named := make(map[string]bool)
-		for _, d := range moved(KindRule, before, after, func(r *Rule) (string, Pos) { return r.Name, Pos{} }) {
+		for _, d := range sectionOf(KindRule, before, after, func(r *Rule) string { return r.Name }, func(*Rule) Pos { return Pos{} }, nil).moved() {
 			named[d.Name] = true
 		}
 		stay := func(moved func(string) bool) (names []string, inOrder bool) {

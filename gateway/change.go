@@ -24,6 +24,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
+		g.beside(q, k)
 		r, err = g.compile(k)
 	}
 	var done *Reloaded
@@ -53,6 +54,15 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	return done, nil
 }
 
+// beside begins what does not wait for the policy to be compiled: to compare it with the one in force, and to write its
+// files into the history, which keeps them only if it comes into force.
+func (g *running) beside(q *change, k *candidate) {
+	before, compared := g.rules.Load().policy, make(chan *firewall.Changes, 1)
+	go func() { compared <- changesOf(before, k.policy) }()
+	q.compared = func() { q.changes = <-compared }
+	g.history.storeAhead(k.files)
+}
+
 // args are the change for a line of the log.
 func (q *change) args() []any {
 	args := append([]any{"by", q.by}, q.who.args()...)
@@ -80,7 +90,7 @@ func (g *running) reload(q *change) (*Reloaded, error) {
 		if err != nil {
 			return nil, err
 		}
-		k, err := readCandidate(c)
+		k, err := g.history.reader.read(c)
 		if errs := g.config.restartFor(c); len(errs) > 0 {
 			return k, errs
 		}
@@ -98,7 +108,7 @@ func (g *running) admits(q *change) error {
 			"'softdpu policy confirm' keeps it, 'softdpu policy rollback' takes it back at once",
 		}
 	}
-	if held := g.history.held(); held != nil && q.by == bySignal && onDisk(g.config).equal(&held.Disk) {
+	if held := g.history.held(); held != nil && q.by == bySignal && g.history.reader.onDisk(g.config).equal(&held.Disk) {
 		return &Conflict{"the files are still those that were rolled back", "change them, or 'softdpu policy apply' puts them in force as they are"}
 	}
 	return nil
@@ -131,17 +141,27 @@ func (g *running) restore(entry int) (*candidate, error) {
 
 // compile makes a candidate ready to follow the policy in force. It changes nothing.
 func (g *running) compile(k *candidate) (*Ruleset, error) {
-	identities, err := g.identities()
-	if err != nil {
-		return nil, err
-	}
 	routes, err := openRouteOracle(k.config)
 	if err != nil {
 		return nil, err
 	}
 	defer routes.close()
 	options := k.config.CompileOptions(g.now())
-	options.Previous, k.after = identities, g.rules.Load()
+	k.after = g.rules.Load()
+	options.Previous = k.after.Compiled.Identities
+	r, err := k.prepare(options, routes.zone)
+	if err == nil && r.Compiled.Identities.Rules() <= int(g.plane.Sizes().Rules) {
+		return r, nil
+	}
+	// There may be no number left, and some that can be freed.
+	identities, failed := g.identities()
+	if failed != nil || identities == options.Previous {
+		return r, errors.Join(err, failed)
+	}
+	if err == nil {
+		r.revision.drop()
+	}
+	options.Previous = identities
 	return k.prepare(options, routes.zone)
 }
 
@@ -153,7 +173,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	epoch, _ := g.plane.Epoch()
 	rec := q.record(k, r, epoch+1)
 	compare := func() {
-		q.changes = changesOf(old.policy, r.policy)
+		q.compared()
 		rec.Changes = q.changes
 	}
 	fallback := (*candidate)(nil)
@@ -168,7 +188,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		}
 	}
 	if k.restored != 0 {
-		rec.disk = onDisk(g.config)
+		rec.disk = g.history.reader.onDisk(g.config)
 	}
 	back, noted := func() {}, error(nil)
 	early := q.confirm > 0 || k.restored != 0
@@ -289,6 +309,7 @@ func (g *running) comeBack() {
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
+		g.beside(q, k)
 		r, err = g.compile(k)
 	}
 	if err == nil {

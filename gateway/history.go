@@ -44,6 +44,9 @@ type history struct {
 	log    *slog.Logger
 	boot   string               // id of the kernel's run
 	uptime func() time.Duration // since the machine has started, on a clock that nobody sets
+	reader *policyReader
+
+	ahead *storing // under way; whoever changes the history waits for it
 
 	mu      sync.Mutex
 	index   historyIndex // as the next start shall find it
@@ -101,6 +104,7 @@ type change struct {
 	entry    int               // of the history, once it has one
 	restored int               // entry whose policy it brings back
 	changes  *firewall.Changes // of the policy before, once known
+	compared func()            // waits until they are
 }
 
 // By whom or what a policy came into force.
@@ -235,6 +239,7 @@ func (h *history) held() *heldPolicy {
 
 // update writes a changed index. After an error it is in memory alone, or, if it must be on disk, nowhere.
 func (h *history) update(must bool, fn func(*historyIndex)) error {
+	h.settle() // or what it has written would be swept
 	h.mu.Lock()
 	next := h.index.clone()
 	h.mu.Unlock()
@@ -297,7 +302,7 @@ func (h *history) put(q *change, r record, must bool) (back func(), err error) {
 	}
 	stored := error(nil)
 	if news {
-		if stored = h.store(r.Sources); stored != nil {
+		if stored = h.stored(r.Sources); stored != nil {
 			if must {
 				return nil, stored
 			}

@@ -25,7 +25,7 @@ const historyVersion = 1
 // openHistory reads what the runs before have left. What is wrong with it is logged and kept as the
 // history's trouble. Nothing is written yet.
 func openHistory(c *Config, log *slog.Logger) *history {
-	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime}
+	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime, reader: new(policyReader)}
 	h.index = historyIndex{Version: historyVersion, Config: c.File, Next: 1}
 	index, err := h.read()
 	switch {
@@ -135,6 +135,46 @@ func (h *history) store(files []sourceFile) error {
 		return nil
 	}
 	return syncDir(filepath.Join(h.dir, "files"))
+}
+
+// A storing writes files that an entry may come to have.
+type storing struct {
+	files []sourceFile
+	done  chan error
+}
+
+// storeAhead begins to store files, unless they are those in force. What becomes of no entry is swept with the next
+// change.
+func (h *history) storeAhead(files []sourceFile) {
+	h.settle()
+	h.mu.Lock()
+	now := h.index.find(h.index.Current)
+	there := now != nil && slices.EqualFunc(now.Sources, files, func(a, b sourceFile) bool { return a.Path == b.Path && a.Sum == b.Sum })
+	h.mu.Unlock()
+	if there {
+		return
+	}
+	s := &storing{files, make(chan error, 1)}
+	h.ahead = s
+	go func() { s.done <- h.store(files) }()
+}
+
+// settle waits for what is stored ahead.
+func (h *history) settle() {
+	if h.ahead != nil {
+		<-h.ahead.done
+		h.ahead = nil
+	}
+}
+
+// stored stores files, or waits until they are where that has been begun.
+func (h *history) stored(files []sourceFile) error {
+	if s := h.ahead; s != nil && len(s.files) > 0 && len(files) > 0 && &s.files[0] == &files[0] {
+		h.ahead = nil
+		return <-s.done
+	}
+	h.settle()
+	return h.store(files)
 }
 
 // write replaces the index, and removes the files that none of its entries has.
@@ -253,7 +293,7 @@ func (h *history) load(entry int) (*candidate, error) {
 		f.text = text
 	}
 	k := &candidate{files: files, restored: entry}
-	if err := k.parse(); err != nil {
+	if err := h.reader.reread(k); err != nil {
 		return nil, fmt.Errorf("read entry %d of the history: %w", entry, err)
 	}
 	return k, nil

@@ -142,12 +142,8 @@ func (g *running) ask(ctx context.Context, do func() (*Reloaded, error)) (*Reloa
 // read: somebody may be writing them. Its tests are not run: they may name such a rule.
 func (g *running) expire() error {
 	old := g.rules.Load()
-	identities, err := g.identities()
-	if err != nil {
-		return err
-	}
 	options := old.config.CompileOptions(g.now())
-	options.Previous = identities
+	options.Previous = old.Compiled.Identities
 	rules, err := compileRuleset(old.config, old.policy, options, old)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -136,8 +135,9 @@ type running struct {
 	config  *Config
 	options Options
 	rules   *inForce
-	before  json.RawMessage // numbers of the run before that the first policy goes on from
+	before  dataplane.NumbersText // numbers of the run before that the first policy goes on from
 
+	numbers  numbering
 	plane    *dataplane.Plane
 	ledger   *ledger
 	events   *eventLog
