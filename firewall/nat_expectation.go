@@ -86,19 +86,22 @@ type translation struct {
 	to                  []netip.AddrPort    // what the destination may become; empty: it stays
 	from                flowtable.AddrRange // what the source may become
 	masquerade, pool    bool                // the source becomes the port's address; one of from
+	exempt              bool                // no rule for destinations is asked: management, or the gateway's own DHCP
 }
 
 // natDestination asks the rules for destinations about a packet without its egress zone. Local says that
 // its destination is the gateway's own address.
 func (c *Compiled) natDestination(k *bpf.XDPClassifyKey, local bool) (t translation) {
-	if c.NAT == nil || c.NAT.Destinations == nil || k.From == zoneHost {
+	if c.NAT == nil || c.NAT.Destinations == nil || k.From == zoneHost || IsGroup(keyAddress(k.Family, k.DstHi, k.DstLo)) {
 		return t
 	}
 	ask := *k
 	if ask.To = 0; local {
 		ask.To = zoneHost
 	}
-	t.destination = c.NAT.Destinations.Classify(&ask, nil) & (maxRules - 1)
+	verdict := c.NAT.Destinations.Classify(&ask, nil)
+	t.destination = verdict & (maxRules - 1)
+	t.exempt = verdict != 0 && t.destination == 0
 	r := &c.NAT.Rules[t.destination]
 	switch bpf.XDPNatKind(r.Kind) {
 	case bpf.XDPNatKindNAT_DESTINATION:
@@ -125,6 +128,11 @@ func (c *Compiled) natDestination(k *bpf.XDPClassifyKey, local bool) (t translat
 		}
 	}
 	return t
+}
+
+// IsGroup reports whether an address stands for several ends: no nat rule is asked about what goes there.
+func IsGroup(a netip.Addr) bool {
+	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // natSource asks the rules for sources about an allowed packet with both its zones.

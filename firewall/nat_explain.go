@@ -17,6 +17,7 @@ type Translation struct {
 	To                          []netip.AddrPort    // one of these is the new destination; empty: it stays. Port 0: there is none
 	From                        flowtable.AddrRange // one of these is the new source; zero: it stays, or Masquerade
 	Masquerade                  bool                // the new source is the address of the port by which the flow leaves
+	Exempt                      bool                // the gateway's management or its own DHCP: no rule for destinations is asked
 	// Rules of each list that were asked in vain, in order.
 	DestinationMisses, SourceMisses []NATMiss
 }
@@ -39,7 +40,7 @@ func (c *Compiled) TranslateDestination(p *TestPacket, from uint8, local bool) T
 	if k.To = 0; local {
 		k.To = zoneHost
 	}
-	return Translation{DestinationRule: t.destination, To: t.to, DestinationMisses: c.natMisses(&k, true, t.destination)}
+	return Translation{DestinationRule: t.destination, To: t.to, Exempt: t.exempt, DestinationMisses: c.natMisses(&k, true, t.destination)}
 }
 
 // TranslateSource goes on with a packet that the policy allows from one zone to another.

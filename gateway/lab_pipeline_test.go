@@ -140,7 +140,7 @@ func TestLabPipeline(t *testing.T) {
 		}
 	}()
 	err = p.TracePipeline(ctx, func(w *PipelineWalk) error {
-		if w.Forward == "drop" && w.Port == "lan" && len(w.Steps) == 1 && w.Steps[0] == (PipelineWalkStep{"steer", "closed"}) && len(w.Head) > 60 {
+		if w.Forward == "drop" && w.Port == "lan" && len(w.Steps) == 1 && w.Steps[0].Pipe == "steer" && w.Steps[0].Entry == "closed" && len(w.Head) > 60 {
 			return seen
 		}
 		return nil

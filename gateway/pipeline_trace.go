@@ -29,6 +29,13 @@ type PipelineWalk struct {
 type PipelineWalkStep struct {
 	Pipe  string `json:"pipe"`
 	Entry string `json:"entry"` // "" if none matched
+	// Policy says that it is one of the gateway's own pipes. Of these alone there is what follows.
+	Policy  bool     `json:"policy,omitempty"`
+	Audited []string `json:"audited,omitempty"` // entries that matched before and decided nothing
+	Does    string   `json:"does,omitempty"`    // what the entry writes
+	Forward string   `json:"forward,omitempty"`
+	File    string   `json:"file,omitempty"` // where the entry is written
+	Line    int      `json:"line,omitempty"`
 }
 
 // tracePause is how often a reader looks whether nobody listens any more.
@@ -107,7 +114,7 @@ func walkOf(prog *pipe.Program, t *bpf.PipesPipeTrace, ports map[uint32]string) 
 		Steps: []PipelineWalkStep{}, Forward: prog.ForwardName(t.Forward),
 	}
 	for _, s := range t.Step[:min(int(t.Steps), len(t.Step))] {
-		w.Steps = append(w.Steps, PipelineWalkStep{prog.PipeName(s.Pipe), prog.EntryName(int(s.Pipe), s.Place)})
+		w.Steps = append(w.Steps, PipelineWalkStep{Pipe: prog.PipeName(s.Pipe), Entry: prog.EntryName(int(s.Pipe), s.Place)})
 	}
 	return w
 }

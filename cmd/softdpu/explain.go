@@ -53,6 +53,7 @@ type explanation struct {
 	NAT       *explainedNAT    `json:"nat,omitempty"`        // of a policy with nat rules
 
 	expires string
+	refused string // rule that allowed a packet whose source cannot be translated; "" if that is not what became of it
 }
 
 type explainedPacket struct {

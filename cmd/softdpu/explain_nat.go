@@ -33,6 +33,7 @@ type explainedSide struct {
 	Asked []explainedNot `json:"not_matched,omitempty"` // rules of the list that were asked before, or all if none matched
 
 	conflict bool // the rule cannot translate this address
+	exempt   bool // no rule is asked
 }
 
 type explainedNot struct {
@@ -65,6 +66,7 @@ func (x *explanation) translate(o *offline, p *firewall.TestPacket) {
 	}
 	t := c.TranslateDestination(p, uint8(from), o.local(p))
 	destination.asked(c, t.DestinationRule, t.DestinationMisses)
+	destination.exempt = t.Exempt
 	destination.becomes(o, p, &t)
 	if destination.Rule == "" && !x.Builtin {
 		destination.mapped(o, p)
@@ -87,6 +89,7 @@ func (x *explanation) translate(o *offline, p *firewall.TestPacket) {
 	source.asked(c, t.SourceRule, t.SourceMisses)
 	source.leaves(o, p, &t)
 	if source.conflict {
+		x.refused = cmp.Or(x.Rule, firewall.NameNone)
 		x.refuse(bpf.XDPReasonREASON_NAT_CONFLICT, "nat rule %q finds no word in the source that can keep checksums as they are", source.Rule)
 	}
 }

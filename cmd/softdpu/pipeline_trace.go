@@ -11,30 +11,36 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/softdpu/softdpu/bpf"
-	"github.com/softdpu/softdpu/flowtable/pipe/pipefile"
 	"github.com/softdpu/softdpu/gateway"
 )
 
 func newPipelineTraceCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "trace [FILE FIELD=VALUE...]",
+		Use:   "trace [[FILE] FIELD=VALUE...]",
 		Short: "Follow packets through the pipeline, pipe by pipe",
 		Long: `Follow live packets through the pipeline in force: which pipes each came to, which entry matched there, and
 where it went in the end. The pipeline's program is replaced by one that tells while somebody traces; what
 cannot be told in time is left out. It needs root.
 
-With a file and the fields of a packet, follow that one through the pipeline of the file, without a gateway.
-Fields are those of docs/pipes.md, with values as in entries; the others are 0, and a field of a header says
-that the packet has it.`,
+With the fields of a packet, follow that one through the pipeline of a file, without a gateway. With --policy
+or -c, what that leaves to the policy goes on through the policy's own pipes, as the packet that opens a flow;
+without a file it begins there. The packet leaves as with 'softdpu explain': say --out, or give --routes. Fields are
+those of docs/pipes.md, with values as in entries; the others are 0, and a field of a header says that the packet
+has it.`,
 		Example: `  sudo softdpu pipeline trace --count 10
-  softdpu pipeline trace edge.yaml port=lan0 ipv4.src=10.0.0.1 ipv4.dst=192.0.2.7 ip.proto=tcp l4.dport=443 tcp.flags=syn`,
+  softdpu pipeline trace edge.yaml port=lan0 ipv4.src=10.0.0.1 ipv4.dst=192.0.2.7 ip.proto=tcp l4.dport=443 tcp.flags=syn
+  softdpu pipeline trace --policy policy.d port=lan0 --out wan0 ipv4.src=10.20.1.7 ipv4.dst=203.0.113.5 ip.proto=tcp l4.dport=443`,
 	}
+	var source policySource
+	source.addConfigFlag(cmd)
+	source.addPolicyFlag(cmd)
+	source.addRoutesFlag(cmd)
+	out := cmd.Flags().String("out", "", "`port` or zone that a described packet goes to, or host")
 	format, socket := addOutputFlag(cmd), addSocketFlag(cmd)
 	count := cmd.Flags().Int("count", 0, "end after so many packets; 0: with Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return traceDescribed(env, args[0], args[1:], format)
+			return traceDescribed(env, cmd, args, &source, *out, format)
 		}
 		ctx, cancel := context.WithCancel(cmd.Context())
 		defer cancel()
@@ -64,11 +70,7 @@ func printWalk(to io.Writer, w *gateway.PipelineWalk, asJSON bool) error {
 	}
 	steps := make([]string, len(w.Steps))
 	for i, s := range w.Steps {
-		entry := s.Entry
-		if entry == "" {
-			entry = "(miss)"
-		}
-		steps[i] = fmt.Sprintf("%s: %s", s.Pipe, entry)
+		steps[i] = fmt.Sprintf("%s: %s", s.Pipe, entryOrMiss(s.Entry))
 	}
 	what := ""
 	if head, err := hex.DecodeString(w.Head); err == nil && len(head) > 0 {
@@ -76,39 +78,4 @@ func printWalk(to io.Writer, w *gateway.PipelineWalk, asJSON bool) error {
 	}
 	_, err := fmt.Fprintln(to, visible(what+strings.Join(append(steps, w.Forward), " -> ")))
 	return err
-}
-
-// traceDescribed follows a packet that is described by its fields.
-func traceDescribed(env *Env, path string, fields []string, format *outputFormat) error {
-	parsed, _, err := pipefile.Load(path)
-	if err != nil {
-		return faults(err)
-	}
-	prog, err := compilePipelineFile(env, path)
-	if err != nil {
-		return err
-	}
-	var f bpf.PipesPipeFields
-	for _, text := range fields {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok {
-			return fmt.Errorf("%q is not FIELD=VALUE, as in ipv4.dst=192.0.2.7", text)
-		}
-		if err := parsed.Describe(&f, prog.Pipeline.Ports, name, value); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	forward, walk := prog.Run(&f)
-	w := &gateway.PipelineWalk{Steps: []gateway.PipelineWalkStep{}, Forward: prog.ForwardName(forward)}
-	for _, s := range walk {
-		step := gateway.PipelineWalkStep{Pipe: prog.PipeName(uint32(s.Pipe))}
-		switch {
-		case s.Found && s.Place == 0:
-			step.Entry = "(found)"
-		case s.Found:
-			step.Entry = prog.EntryName(s.Pipe, s.Place)
-		}
-		w.Steps = append(w.Steps, step)
-	}
-	return printWalk(env.Stdout, w, format.json)
 }

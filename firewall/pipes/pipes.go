@@ -105,6 +105,12 @@ func (p *Policy) row(of *pipe.Pipe, e *flowtable.ACLEntry, id uint32, name strin
 	}
 }
 
+// Names of entries that no rule of the policy stands for.
+const (
+	spoofing = "anti-spoofing" // sources that are not among the addresses of their zone
+	exempt   = "exempt"        // management and the gateway's own DHCP, which no nat rule translates
+)
+
 const ruleMask = 1<<24 - 1 // of a verdict (abi.h: VERDICT_RULE_MASK)
 
 // judge adds the pipe of the rules.
@@ -121,7 +127,7 @@ func (p *Policy) judge(allowed *pipe.Forward) {
 		case bpf.XDPActionACTION_ALLOW:
 			entry.Forward = allowed
 		case bpf.XDPActionACTION_SPOOFED:
-			name, entry.Forward = "anti-spoofing", dropped(bpf.XDPReasonREASON_SPOOFED)
+			name, entry.Forward = spoofing, dropped(bpf.XDPReasonREASON_SPOOFED)
 		case bpf.XDPActionACTION_REJECT:
 			entry.Forward = dropped(bpf.XDPReasonREASON_REJECT)
 		default:
@@ -162,7 +168,7 @@ func (p *Policy) destinations() {
 		entry := pipe.Entry{Forward: rules, Pos: pipe.Pos{File: info.File, Line: info.Line}}
 		name := info.Name
 		if id == 0 {
-			name = "exempt"
+			name = exempt
 		}
 		action, made := actions[id]
 		if !made {
