@@ -21,10 +21,11 @@ func (p *Program) Size(spec *ebpf.CollectionSpec) {
 // Constants are those of the program in C that depend on the pipeline, by name.
 func (p *Program) Constants() map[string]any {
 	constants := map[string]any{
-		bpf.PipesVarUsed:     p.Used,
-		bpf.PipesVarTracing:  boolByte(p.options.Trace),
-		bpf.PipesVarCheckIp:  boolByte(p.Used>>wordHas&1 == 1),
-		bpf.PipesVarPipeSeed: p.options.Seed, bpf.PipesVarPipeSpreadSeed: p.options.SpreadSeed,
+		bpf.PipesVarUsed:       p.Used,
+		bpf.PipesVarTracing:    boolByte(p.options.Trace),
+		bpf.PipesVarCheckIp:    boolByte(p.Used>>wordHas&1 == 1),
+		bpf.PipesVarPipeLayout: p.Layout(),
+		bpf.PipesVarPipeSeed:   p.options.Seed, bpf.PipesVarPipeSpreadSeed: p.options.SpreadSeed,
 	}
 	for i, name := range []string{bpf.PipesVarRaw0, bpf.PipesVarRaw1, bpf.PipesVarRaw2, bpf.PipesVarRaw3} {
 		value := ^uint32(0)
@@ -98,13 +99,19 @@ func (p *Program) Adopt(before *Program) {
 			continue
 		}
 		carryAt(p, before, pl.Miss, from.Miss)
-		places := make(map[string]uint32)
+		if len(pl.Places) == 0 && len(from.Places) == 0 {
+			carryAt(p, before, pl.First, from.First)
+		}
+		places := make(map[string][]uint32, len(from.Places)) // several may ask the same
 		for i, place := range from.Places {
-			places[from.Pipe.Entries[i].identity()] = place
+			id := from.Pipe.Entries[i].identity()
+			places[id] = append(places[id], place)
 		}
 		for i, place := range pl.Places {
-			if at, ok := places[pl.Pipe.Entries[i].identity()]; ok {
-				carryAt(p, before, place, at)
+			id := pl.Pipe.Entries[i].identity()
+			if at := places[id]; len(at) > 0 {
+				carryAt(p, before, place, at[0])
+				places[id] = at[1:]
 			}
 		}
 	}
