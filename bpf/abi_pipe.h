@@ -212,9 +212,8 @@ struct pipe_fields {
 	__u32 word[PIPE_WORDS];
 	__u32 key[PIPE_KEY]; /* what is looked up, masked */
 	struct classify_key acl; /* the same for ACL pipes */
-	__u16 domain; /* routing domain of the port that it came by; VLANs of inline pairs have their own */
-	__u8 paired; /* that port is one of an inline pair */
-	__u8 pad[5];
+	__u16 domain; /* routing domain in which it came, as arrive() in xdp.c has it */
+	__u8 pad[6];
 };
 
 /* An end that spoke to the host because a pipeline said so. What the host answers leaves without a flow or a rule: the

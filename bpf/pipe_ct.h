@@ -24,12 +24,6 @@ static __always_inline __u32 ct_state(__u32 state)
 	return PIPE_CT_NONE;
 }
 
-/* The routing domain in which a port's frames are looked up, as arrive() in xdp.c has it. */
-static __always_inline __u16 ct_domain(const struct pipe_fields *f)
-{
-	return f->paired ? f->domain | f->word[PIPE_VLAN0_ID] : f->domain;
-}
-
 static __always_inline __u32 ct_find4(const __u32 *w, __be16 sport, __be16 dport, __u16 domain)
 {
 	__be32 src = bpf_htonl(w[PIPE_IP_SRC]), dst = bpf_htonl(w[PIPE_IP_DST]);
@@ -98,9 +92,9 @@ __noinline __u32 pipe_ct(struct pipe_fields *f)
 			sport = bpf_htons(w[PIPE_ICMP_IDENT]);
 	}
 	if (has & PIPE_HAS_IPV4)
-		state = ct_find4(w, sport, dport, ct_domain(f));
+		state = ct_find4(w, sport, dport, f->domain);
 	else
-		state = ct_find6(w, sport, dport, ct_domain(f));
+		state = ct_find6(w, sport, dport, f->domain);
 	w[PIPE_CT_STATE] = state;
 	return state != PIPE_CT_NONE;
 }

@@ -78,6 +78,11 @@ static __always_inline void pipe_transport(void *data, void *data_end, struct pi
 		w[PIPE_ESP_SEQ] = be32_at(p + 4);
 		at->payload = l4 + 8;
 		break;
+	case IPPROTO_UDPLITE:
+	case IPPROTO_DCCP: /* of which addresses change the checksum */
+		if (left >= 8)
+			at->proto = proto;
+		return;
 	default:
 		return;
 	}
@@ -112,7 +117,7 @@ static __always_inline void pipe_ipv4(void *data, void *data_end, struct pipe_fi
 	if ((void *)(ip + 1) > data_end || ip->version != 4 || ip->ihl < 5)
 		return;
 	length = ip->ihl * 4;
-	if ((void *)ip + length > data_end)
+	if ((void *)ip + length > data_end || bpf_ntohs(ip->tot_len) < length)
 		return;
 	fragment = bpf_ntohs(ip->frag_off);
 	w[PIPE_HAS] |= PIPE_HAS_IP | PIPE_HAS_IPV4;
@@ -178,13 +183,15 @@ static __always_inline void pipe_ipv6(void *data, void *data_end, struct pipe_fi
 			__u32 offset = be16_at(p + 2);
 
 			later = offset & 0xfff8;
-			w[PIPE_IP_FRAGMENT] = later	 ? PIPE_FRAGMENT_LATER :
-					      offset & 1 ? PIPE_FRAGMENT_FIRST :
-							   PIPE_FRAGMENT_NONE;
+			if (later || offset & 1) /* a second such header takes nothing back */
+				w[PIPE_IP_FRAGMENT] =
+					later ? PIPE_FRAGMENT_LATER : PIPE_FRAGMENT_FIRST;
 			l4 += 8;
 		} else if (next == IPPROTO_AH) {
 			l4 += (*(__u8 *)(p + 1) + 2) * 4;
 		} else {
+			if (next == IPPROTO_ROUTING && *(__u8 *)(p + 3))
+				at->routed = 1;
 			l4 += (*(__u8 *)(p + 1) + 1) * 8;
 		}
 		next = *(__u8 *)p;

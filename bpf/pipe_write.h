@@ -46,7 +46,7 @@ static __always_inline void complete(struct xdp_md *ctx, const struct pipe_field
 	struct packet *p;
 	void *ip;
 
-	if (!s || !(f->word[PIPE_HAS] & PIPE_HAS_PORTS) ||
+	if (!s || at->routed || !(f->word[PIPE_HAS] & PIPE_HAS_PORTS) ||
 	    f->word[PIPE_IP_FRAGMENT] != PIPE_FRAGMENT_NONE || at->l3 + at->length < at->l4 + 8)
 		return;
 	p = &s->packet;
@@ -72,7 +72,8 @@ static __always_inline void complete(struct xdp_md *ctx, const struct pipe_field
 		complete_checksum(ctx, p);
 }
 
-/* Writes addresses, TTL and TOS into the IP header. Returns how the sum of the addresses has changed. */
+/* Writes addresses, TTL and TOS into the IP header. Returns how the sum of the addresses has changed over which transport
+ * checksums go: the last destination is one of them (RFC 8200, section 8.1), which may stand in a routing header. */
 static __always_inline __u64 write_ip(void *ip, void *data_end, const struct pipe_fields *f,
 				      const struct pipe_place *at)
 {
@@ -105,8 +106,10 @@ static __always_inline __u64 write_ip(void *ip, void *data_end, const struct pip
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			addresses = put32(ip + 8 + 4 * i, w[PIPE_IP_SRC + i], addresses);
-			addresses = put32(ip + 24 + 4 * i, w[PIPE_IP_DST + i], addresses);
+			header = put32(ip + 24 + 4 * i, w[PIPE_IP_DST + i], header);
 		}
+		if (!at->routed)
+			addresses += header;
 	}
 	if (written & PIPE_WROTE_TTL)
 		((struct ipv6hdr *)ip)->hop_limit = w[PIPE_IP_TTL];
@@ -136,7 +139,8 @@ static __always_inline void write_transport(void *data, void *data_end, const st
 	}
 	if (at->proto == IPPROTO_TCP)
 		offset = 16;
-	else if (at->proto == IPPROTO_UDP)
+	else if (at->proto == IPPROTO_UDP || at->proto == IPPROTO_UDPLITE ||
+		 at->proto == IPPROTO_DCCP)
 		offset = 6;
 	else if (at->proto == IPPROTO_ICMPV6 && at->family == 6)
 		offset = 2;
@@ -146,7 +150,7 @@ static __always_inline void write_transport(void *data, void *data_end, const st
 	if ((void *)(check + 1) > data_end || (at->proto == IPPROTO_UDP && !*check))
 		return;
 	*check = changed(*check, sum);
-	if (at->proto == IPPROTO_UDP && !*check)
+	if ((at->proto == IPPROTO_UDP || at->proto == IPPROTO_UDPLITE) && !*check)
 		*check = 0xffff;
 }
 

@@ -44,6 +44,8 @@ EXPORT(enum, pipe_base);
 EXPORT(enum, pipe_meter_kind);
 EXPORT(enum, pipe_meter_flag);
 
+/* Of what was compiled, by which the next run knows it. */
+volatile const __u64 pipe_layout[4] __attribute__((used));
 volatile const __u8 tracing; /* each packet's walk is told of */
 
 /* What ACL pipes compare. Addresses of IPv6 and zones are those of a policy's key; zones there are none. */
@@ -214,15 +216,15 @@ int softdpu_pipes(struct xdp_md *ctx)
 	__builtin_memset(f->word, 0, sizeof(f->word));
 	__builtin_memset(&s->at, 0, sizeof(s->at));
 	port = port_of(ctx->ingress_ifindex, gw);
-	if (port) {
+	if (port)
 		f->word[PIPE_PORT] = port->id;
-		f->paired = !!(port->flags & PORT_INLINE);
-		f->domain = f->paired ? (__u16)port->pair << 12 : port->domain;
-	}
 	f->word[PIPE_TICK] = now_tick();
 	if (USED(PIPE_RANDOM))
 		f->word[PIPE_RANDOM] = bpf_get_prandom_u32() & 0xffff;
 	pipe_frame(ctx, f, &s->at);
+	f->domain = !port		      ? 0 :
+		    port->flags & PORT_INLINE ? (__u16)port->pair << 12 | f->word[PIPE_VLAN0_ID] :
+						port->domain;
 	if (tracing)
 		begin_trace(ctx, f);
 	to = run_pipes(f);

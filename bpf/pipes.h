@@ -12,6 +12,7 @@ struct pipe_place {
 	__u32 family; /* 4, 6 or 0 */
 	__u32 proto; /* with a transport header that is there */
 	__u32 length; /* of the IP packet */
+	__u32 routed; /* it goes on from its destination, by a routing header */
 };
 
 /* On the stack the verifier would follow every combination of what it holds. */

@@ -450,8 +450,7 @@ type PipesPipeFields struct {
 		Bank    uint32
 	}
 	Domain uint16
-	Paired uint8
-	Pad    [5]uint8
+	Pad    [6]uint8
 }
 
 type PipesPipeForward uint32
@@ -584,8 +583,8 @@ type PipesPipeScratch struct {
 		Family  uint32
 		Proto   uint32
 		Length  uint32
+		Routed  uint32
 	}
-	_ [4]byte
 }
 
 type PipesPipeStage uint32
@@ -1078,6 +1077,7 @@ const (
 	PipesVarHaveWorkers         = "have_workers"
 	PipesVarNatLayout           = "nat_layout"
 	PipesVarOverflowMax         = "overflow_max"
+	PipesVarPipeLayout          = "pipe_layout"
 	PipesVarPipeSeed            = "pipe_seed"
 	PipesVarPipeSpreadSeed      = "pipe_spread_seed"
 	PipesVarRaw0                = "raw0"
@@ -1247,6 +1247,7 @@ type PipesVariableSpecs struct {
 	HaveWorkers         *ebpf.VariableSpec `ebpf:"have_workers"`
 	NatLayout           *ebpf.VariableSpec `ebpf:"nat_layout"`
 	OverflowMax         *ebpf.VariableSpec `ebpf:"overflow_max"`
+	PipeLayout          *ebpf.VariableSpec `ebpf:"pipe_layout"`
 	PipeSeed            *ebpf.VariableSpec `ebpf:"pipe_seed"`
 	PipeSpreadSeed      *ebpf.VariableSpec `ebpf:"pipe_spread_seed"`
 	Raw0                *ebpf.VariableSpec `ebpf:"raw0"`
@@ -1455,6 +1456,7 @@ type PipesVariables struct {
 	HaveWorkers         *ebpf.Variable `ebpf:"have_workers"`
 	NatLayout           *ebpf.Variable `ebpf:"nat_layout"`
 	OverflowMax         *ebpf.Variable `ebpf:"overflow_max"`
+	PipeLayout          *ebpf.Variable `ebpf:"pipe_layout"`
 	PipeSeed            *ebpf.Variable `ebpf:"pipe_seed"`
 	PipeSpreadSeed      *ebpf.Variable `ebpf:"pipe_spread_seed"`
 	Raw0                *ebpf.Variable `ebpf:"raw0"`

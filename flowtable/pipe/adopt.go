@@ -74,16 +74,22 @@ func (p *Program) pairsWith(before *Program) []pair {
 		if from == nil || from.Pipe.Kind != pl.Pipe.Kind {
 			continue
 		}
-		places := make(map[string]uint32, len(from.Places))
+		if pl.single() && from.single() {
+			pairs = append(pairs, pair{pl.First, from.First})
+		}
+		places := make(map[string][]uint32, len(from.Places)) // several may ask the same
 		var b []byte
 		for i, at := range from.Places {
 			b = from.Pipe.Entries[i].identity(b[:0])
-			places[string(b)] = at
+			places[string(b)] = append(places[string(b)], at)
 		}
 		for i, at := range pl.Places {
 			b = pl.Pipe.Entries[i].identity(b[:0])
-			if other := places[string(b)]; at != 0 && other != 0 {
-				pairs = append(pairs, pair{at, other})
+			if others := places[string(b)]; len(others) > 0 {
+				if at != 0 && others[0] != 0 {
+					pairs = append(pairs, pair{at, others[0]})
+				}
+				places[string(b)] = others[1:]
 			}
 		}
 	}

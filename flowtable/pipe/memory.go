@@ -21,10 +21,11 @@ func (p *Program) Size(spec *ebpf.CollectionSpec) {
 // Constants are those of the program in C that depend on the pipeline, by name.
 func (p *Program) Constants() map[string]any {
 	constants := map[string]any{
-		bpf.PipesVarUsed:     p.Used,
-		bpf.PipesVarTracing:  boolByte(p.options.Trace),
-		bpf.PipesVarCheckIp:  boolByte(p.Used>>wordHas&1 == 1),
-		bpf.PipesVarPipeSeed: p.options.Seed, bpf.PipesVarPipeSpreadSeed: p.options.SpreadSeed,
+		bpf.PipesVarUsed:       p.Used,
+		bpf.PipesVarTracing:    boolByte(p.options.Trace),
+		bpf.PipesVarCheckIp:    boolByte(p.Used>>wordHas&1 == 1),
+		bpf.PipesVarPipeLayout: p.Layout(),
+		bpf.PipesVarPipeSeed:   p.options.Seed, bpf.PipesVarPipeSpreadSeed: p.options.SpreadSeed,
 	}
 	for i, name := range []string{bpf.PipesVarRaw0, bpf.PipesVarRaw1, bpf.PipesVarRaw2, bpf.PipesVarRaw3} {
 		value := ^uint32(0)
