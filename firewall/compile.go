@@ -208,7 +208,11 @@ func (c *compiler) selector(s *Selector) []box {
 		out = product(out, []box{{zones: c.zoneSet(s.Zones)}})
 	}
 	if s.Addresses != nil {
-		out = product(out, []box{{addrs: joinAddresses(s.Addresses)}})
+		addrs := s.Addresses
+		if len(addrs) > 1 {
+			addrs = joinAddresses(addrs)
+		}
+		out = product(out, []box{{addrs: addrs}})
 	}
 	if len(s.Sets) > 0 {
 		out = product(out, c.setBoxes(s.Sets))

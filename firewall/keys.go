@@ -1,5 +1,7 @@
 package firewall
 
+import "slices"
+
 // APIVersion is the version of the file formats that this package reads.
 const APIVersion = "softdpu/v1"
 
@@ -33,6 +35,9 @@ var keys = map[string][]string{
 // laterKeys are those of a rule that the format has and this version cannot keep: a rule with one of
 // them is refused, because leaving it out would allow what the rule's author did not.
 var laterKeys = []string{"rate", "schedule", "inspect", "encrypt"}
+
+// ruleKeys are all keys of a rule that are known.
+var ruleKeys = append(slices.Clone(keys["rule"]), laterKeys...)
 
 // Document checks the head of a document and returns its values by key.
 func (r *Reader) Document(n *Node, kind string, known []string) map[string]*Node {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // Source is one policy file: its name, which errors and relative paths follow, and its text.
@@ -179,6 +181,9 @@ type loader struct {
 	at       []Pos           // of what services returned last
 	rules    []*Rule
 	places   []rulePlace // of rules
+	// What was read of services before, so that rules share it; nil: they do not.
+	literals map[string]ServiceMatch
+	ranges   map[flowtable.U16Range][]flowtable.U16Range
 	// Position in the policy's slices by name.
 	zoneIndex, setIndex, workloadIndex, serviceIndex, ruleIndex, natIndex map[string]int
 }
@@ -308,7 +313,7 @@ func (l *loader) optionalText(n *Node, what string) string {
 		return ""
 	}
 	text, _ := l.Text(n, what)
-	return text
+	return strings.Clone(text)
 }
 
 func (l *loader) workloads(n *Node) {
@@ -359,7 +364,8 @@ func (l *loader) labels(n *Node) map[string]string {
 			l.Fail(f.Pos.Errorf("label %q has no value", f.Key).WithHint(`write "" for an empty one`))
 			continue
 		}
-		out[f.Key], _ = l.Text(f.Value, "a label's value")
+		value, _ := l.Text(f.Value, "a label's value")
+		out[strings.Clone(f.Key)] = strings.Clone(value)
 	}
 	return out
 }
@@ -373,15 +379,19 @@ func (l *loader) zoneNames(n *Node) []string {
 		if !ok {
 			continue
 		}
-		if _, known := l.zoneIndex[name]; !known && name != NameHost {
+		z, known := l.zoneIndex[name]
+		switch {
+		case known:
+			out = append(out, l.policy.Zones[z].Name)
+		case name == NameHost:
+			out = append(out, NameHost)
+		default:
 			e := Unknown(item.Pos, "zone", name, l.zoneList(), "declare it under `zones`")
 			if name == NameAny {
 				e = item.Pos.Errorf("any is not a zone").WithHint("leave `zone` out for any")
 			}
 			l.Fail(e)
-			continue
 		}
-		out = append(out, name)
 	}
 	if len(items) == 0 {
 		l.Fail(n.Pos.Errorf("an empty list of zones matches nothing").WithHint("leave `zone` out for any"))

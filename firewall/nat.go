@@ -171,9 +171,8 @@ func (l *loader) natRule(n *Node) {
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
-	what := fmt.Sprintf("nat rule %q", r.Name)
-	l.ruleEnd(&r.From, what, r.Pos, "from", f["from"], "any, a zone")
-	l.ruleEnd(&r.To, what, r.Pos, "to", f["to"], "any, a zone")
+	l.ruleEnd(&r.From, "nat rule", r.Name, r.Pos, "from", f["from"], "any, a zone")
+	l.ruleEnd(&r.To, "nat rule", r.Name, r.Pos, "to", f["to"], "any, a zone")
 	var services []Pos
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)

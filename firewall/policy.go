@@ -110,7 +110,7 @@ type ServiceMatch struct {
 	SrcPorts, DstPorts []flowtable.U16Range
 	Text               string // as written
 
-	src, dst portList // where sets are among what SrcPorts and DstPorts were made of
+	src, dst *portList // where sets are among it, what SrcPorts and DstPorts were made of
 }
 
 // Selector says which endpoint a rule speaks of. It matches when every field that is given does;

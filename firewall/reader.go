@@ -20,18 +20,18 @@ func (r *Reader) Fail(e Error) { r.Errs = append(r.Errs, e) }
 // Fields returns the values of a map by key. Unknown and repeated keys are errors; of a repeated key
 // the first value stands. What names the map in messages ("a rule"). Keys without a value are left out.
 func (r *Reader) Fields(n *Node, what string, known []string) map[string]*Node {
-	out := make(map[string]*Node)
+	out := make(map[string]*Node, len(n.Fields))
 	if n.Kind != MapNode {
 		r.Fail(n.Pos.Errorf("%s must be a map of keys, not %s", what, n.Kind).WithHint("its keys are: %s", strings.Join(known, ", ")))
 		return out
 	}
-	first := make(map[string]Pos)
-	for _, f := range n.Fields {
-		if p, twice := first[f.Key]; twice {
-			r.Fail(f.Pos.Errorf("key %q is given twice", f.Key).WithHint("the first stands in line %d", p.Line))
+	first := firstOf(n.Fields)
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		if k := first(i); k < i {
+			r.Fail(f.Pos.Errorf("key %q is given twice", f.Key).WithHint("the first stands in line %d", n.Fields[k].Pos.Line))
 			continue
 		}
-		first[f.Key] = f.Pos
 		if !slices.Contains(known, f.Key) {
 			r.Fail(Unknown(f.Pos, "key", f.Key, known, fmt.Sprintf("%s has: %s", what, strings.Join(known, ", "))).In(what))
 			continue
@@ -41,6 +41,23 @@ func (r *Reader) Fields(n *Node, what string, known []string) map[string]*Node {
 		}
 	}
 	return out
+}
+
+// firstOf returns a function that tells which of the fields has the key of field i first. It is to be asked in order.
+func firstOf(fields []Field) func(i int) int {
+	if len(fields) <= 16 { // so few are compared sooner than put into a map
+		return func(i int) int {
+			return slices.IndexFunc(fields[:i+1], func(f Field) bool { return f.Key == fields[i].Key })
+		}
+	}
+	first := make(map[string]int, len(fields))
+	return func(i int) int {
+		k, twice := first[fields[i].Key]
+		if !twice {
+			first[fields[i].Key], k = i, i
+		}
+		return k
+	}
 }
 
 // Text returns a scalar's text. What names the value in messages.
@@ -84,11 +101,12 @@ func (r *Reader) Choice(n *Node, what string, words ...string) string {
 	if !ok {
 		return ""
 	}
-	if !slices.Contains(words, text) {
+	i := slices.Index(words, text)
+	if i < 0 {
 		r.Fail(Unknown(n.Pos, what, text, words, "it is one of: "+strings.Join(words, ", ")))
 		return ""
 	}
-	return text
+	return words[i]
 }
 
 // List returns the items of a list, or the node itself where one value stands for a list of one.

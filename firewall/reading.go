@@ -105,7 +105,7 @@ func (r *Reading) anew(sources []Source, readFile func(string) ([]byte, error)) 
 		others = others || !lists[n]
 		delete(lists, n)
 	})
-	if len(sources) == 0 || len(l.Errs) > 0 || others || len(lists) > 0 || !l.readParts(next.files) {
+	if len(sources) == 0 || len(l.Errs) > 0 || others || len(lists) > 0 || !l.readParts(next.files, true) {
 		return nil
 	}
 	if next.names = names(next.files); next.names == nil {
@@ -154,7 +154,7 @@ func (r *Reading) again(sources []Source, readFile func(string) ([]byte, error))
 			return nil
 		}
 	}
-	if !last.loader.readParts(next.files) || !next.rename(last) {
+	if !last.loader.readParts(next.files, false) || !next.rename(last) {
 		return nil
 	}
 	policy := *last.policy

@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ func (l *loader) readRules(n *Node) {
 }
 
 func (l *loader) rule(n *Node) {
-	f := l.Fields(n, "a rule", append(slices.Clone(keys["rule"]), laterKeys...))
+	f := l.Fields(n, "a rule", ruleKeys)
 	if n.Kind != MapNode {
 		return
 	}
@@ -50,9 +49,8 @@ func (l *loader) rule(n *Node) {
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
-	what := fmt.Sprintf("rule %q", r.Name)
-	l.ruleEnd(&r.From, what, pos, "from", f["from"], "any, a zone, a workload")
-	l.ruleEnd(&r.To, what, pos, "to", f["to"], "any, a zone, a workload")
+	l.ruleEnd(&r.From, "rule", r.Name, pos, "from", f["from"], "any, a zone, a workload")
+	l.ruleEnd(&r.To, "rule", r.Name, pos, "to", f["to"], "any, a zone, a workload")
 	if v := f["service"]; v != nil {
 		r.Services = l.services(v, false)
 	}
@@ -114,7 +112,7 @@ func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node
 	if !ok {
 		return false
 	}
-	*to = text
+	*to = strings.Clone(text)
 	if !l.Identifier(name.Pos, "a "+kind, text) {
 		return false
 	}
@@ -130,9 +128,9 @@ func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node
 }
 
 // ruleEnd reads what a rule says of one end, which it must.
-func (l *loader) ruleEnd(to *Selector, rule string, pos Pos, key string, v *Node, may string) {
+func (l *loader) ruleEnd(to *Selector, kind, name string, pos Pos, key string, v *Node, may string) {
 	if v == nil {
-		l.Fail(pos.Errorf("%s does not say %s", rule, key).WithHint("add %s: %s, or {zone: ..., addresses: ...}", key, may))
+		l.Fail(pos.Errorf("%s %q does not say %s", kind, name, key).WithHint("add %s: %s, or {zone: ..., addresses: ...}", key, may))
 		return
 	}
 	*to = l.selector(v, key, key == "from")
@@ -202,18 +200,20 @@ func (l *loader) selectorWord(s *Selector, n *Node, what string, inList bool) {
 	if !ok {
 		return
 	}
-	_, zone := l.zoneIndex[text]
-	_, workload := l.workloadIndex[text]
+	z, zone := l.zoneIndex[text]
+	w, workload := l.workloadIndex[text]
 	switch {
 	case text == NameAny && !inList:
 		s.Any = true
 	case text == NameAny:
 		l.Fail(n.Pos.Errorf("any beside others in %s", what).WithHint("any alone already holds the others"))
-	case zone || text == NameHost:
-		s.Zones = append(s.Zones, text)
+	case zone:
+		s.Zones = append(s.Zones, l.policy.Zones[z].Name)
+	case text == NameHost:
+		s.Zones = append(s.Zones, NameHost)
 	case workload:
 		l.used["workload "+text] = true
-		s.Workloads = append(s.Workloads, text)
+		s.Workloads = append(s.Workloads, l.policy.Workloads[w].Name)
 	case looksLikeAddress(text):
 		a, hint, err := parseAddresses(text)
 		if err != nil {
@@ -268,12 +268,13 @@ func (l *loader) selectorMap(s *Selector, n *Node, what string, source bool) {
 			if !ok {
 				continue
 			}
-			if _, known := l.workloadIndex[name]; !known {
+			w, known := l.workloadIndex[name]
+			if !known {
 				l.Fail(Unknown(item.Pos, "workload", name, slices.Sorted(maps.Keys(l.workloadIndex)), "declare it under `workloads`"))
 				continue
 			}
 			l.used["workload "+name] = true
-			s.Workloads = append(s.Workloads, name)
+			s.Workloads = append(s.Workloads, l.policy.Workloads[w].Name)
 		}
 		if len(items) == 0 {
 			l.Fail(v.Pos.Errorf("an empty list of workloads matches nothing").WithHint("leave `workload` out"))

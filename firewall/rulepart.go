@@ -4,7 +4,10 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
+
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // partRules are the rules of a part of a list. Lines count from that of the part's first rule, which is 1, and bytes from
@@ -17,9 +20,9 @@ type partRules struct {
 	special  []int32  // indices of the rules that are
 }
 
-// readParts reads those parts of the lists that are not read yet, several at once. It answers false if there is a
-// mistake in one.
-func (l *loader) readParts(files []*ruleList) bool {
+// readParts reads those parts of the lists that are not read yet, several at once, and packs their rules if they are
+// many. It answers false if there is a mistake in one.
+func (l *loader) readParts(files []*ruleList, pack bool) bool {
 	type job struct {
 		part *rulePart
 		file int
@@ -45,7 +48,9 @@ func (l *loader) readParts(files []*ruleList) bool {
 			for j := range next {
 				if !bad[n] {
 					j.part.partRules = r.part(j.file, j.text, files[j.file].indent)
-					bad[n] = j.part.partRules == nil
+					if bad[n] = j.part.partRules == nil; !bad[n] && pack {
+						packRules(j.part.rules)
+					}
 				}
 			}
 		})
@@ -62,6 +67,7 @@ func (l *loader) readParts(files []*ruleList) bool {
 func (l *loader) partLoader() *loader {
 	r := *l
 	r.Errs, r.warnings, r.at, r.readFile = nil, nil, nil, nil
+	r.literals, r.ranges = make(map[string]ServiceMatch), make(map[flowtable.U16Range][]flowtable.U16Range)
 	return &r
 }
 
@@ -72,16 +78,61 @@ func (l *loader) part(file int, text []byte, indent int) *partRules {
 		lines = append(lines, "")
 	}
 	t := &tree{name: l.policy.Files[file], lines: lines, size: usualSize}
-	docs := t.parse(lines, 1)
-	if len(t.errs) > 0 || len(docs) != 1 || docs[0].Kind != ListNode || docs[0].Pos.Column != indent+1 {
+	list, ok := t.plainItems()
+	if !ok {
+		docs := t.parse(lines, 1)
+		if len(t.errs) > 0 || len(docs) != 1 {
+			return nil
+		}
+		list = docs[0]
+	}
+	if list.Kind != ListNode || list.Pos.Column != indent+1 {
 		return nil
 	}
 	l.file, l.rules, l.places, l.warnings = file, nil, nil, nil
 	l.used, l.ruleIndex = make(map[string]bool), make(map[string]int)
-	l.readRules(docs[0])
+	l.readRules(list)
 	if len(l.Errs) > 0 {
 		return nil
 	}
 	findLines(l.places, text, 0)
 	return &partRules{l.rules, l.places, l.warnings, slices.Sorted(maps.Keys(l.used)), specialRules(l.rules)}
+}
+
+// packRules moves rules together, and what each of them has of its own: the garbage collector looks at every piece of
+// memory, and many rules are then few. A rule that stays for long keeps those beside it, so what is read as a change of
+// something else is not packed.
+func packRules(rules []*Rule) {
+	ranges, services := 0, 0
+	var names strings.Builder
+	for _, r := range rules {
+		ranges += len(r.From.Addresses) + len(r.To.Addresses)
+		services += len(r.Services)
+		names.WriteString(r.Name)
+	}
+	packed := struct {
+		rules    []Rule
+		ranges   []flowtable.AddrRange
+		services []ServiceMatch
+		names    string
+	}{make([]Rule, 0, len(rules)), make([]flowtable.AddrRange, 0, ranges), make([]ServiceMatch, 0, services), names.String()}
+	for i, r := range rules {
+		packed.rules = append(packed.rules, *r)
+		r = &packed.rules[i]
+		r.From.Addresses, packed.ranges = appendTo(packed.ranges, r.From.Addresses)
+		r.To.Addresses, packed.ranges = appendTo(packed.ranges, r.To.Addresses)
+		r.Services, packed.services = appendTo(packed.services, r.Services)
+		r.Name, packed.names = packed.names[:len(r.Name)], packed.names[len(r.Name):]
+		rules[i] = r
+	}
+}
+
+// appendTo appends one list to another, and returns it as part of that.
+func appendTo[T any](all, list []T) (moved, _ []T) {
+	if len(list) == 0 {
+		return list, all
+	}
+	first := len(all)
+	all = append(all, list...)
+	return all[first:len(all):len(all)], all
 }

@@ -207,7 +207,7 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 				}
 				continue
 			}
-			m, hint, err := parseService(text)
+			m, hint, err := l.literal(text)
 			if err != nil {
 				l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 				continue
@@ -220,6 +220,31 @@ func (l *loader) services(n *Node, declaring bool) []ServiceMatch {
 		l.Fail(n.Pos.Errorf("an empty list of services matches nothing").WithHint("name one, or leave `service` out for any"))
 	}
 	return out
+}
+
+// literal is parseService, once for each text.
+func (l *loader) literal(text string) (ServiceMatch, string, error) {
+	if m, known := l.literals[text]; known {
+		return m, "", nil
+	}
+	text = strings.Clone(text)
+	m, hint, err := parseService(text)
+	if err == nil && l.literals != nil {
+		l.literals[text] = m
+	}
+	return m, hint, err
+}
+
+// shared returns ports that are the same memory wherever they are read.
+func (l *loader) shared(ports []flowtable.U16Range) []flowtable.U16Range {
+	if len(ports) != 1 || l.ranges == nil {
+		return ports
+	}
+	if known := l.ranges[ports[0]]; known != nil {
+		return known
+	}
+	l.ranges[ports[0]] = ports
+	return ports
 }
 
 func (l *loader) warnUndecided(m *ServiceMatch, at Pos) {
@@ -264,9 +289,11 @@ func (l *loader) serviceMap(n *Node) (ServiceMatch, bool) {
 	return m, len(l.Errs) == before
 }
 
-// ports reads a port, a range, {set: name} or a list of these, joined, and what of it came from sets.
-func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from portList) {
+// ports reads a port, a range, {set: name} or a list of these, joined, and what it was made of if sets are among that.
+func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from *portList) {
 	out := []flowtable.U16Range{}
+	var own []flowtable.U16Range
+	var sets []string
 	items := l.List(n)
 	for _, item := range items {
 		if item.Kind == MapNode {
@@ -278,7 +305,7 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			for _, s := range l.List(f["set"]) {
 				if set := l.setByName(s, SetPort); set != nil {
 					out = append(out, set.Ports...)
-					from.sets = append(from.sets, set.Name)
+					sets = append(sets, set.Name)
 				}
 			}
 			continue
@@ -288,7 +315,7 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			continue
 		}
 		if text == NameAny {
-			out, from.own = append(out, anyPort...), append(from.own, anyPort...)
+			out, own = append(out, anyPort...), append(own, anyPort...)
 			continue
 		}
 		p, hint, err := parsePorts(text)
@@ -296,10 +323,13 @@ func (l *loader) ports(n *Node, what string) (joined []flowtable.U16Range, from 
 			l.Fail(item.Pos.Errorf("%v", err).WithHint("%s", hint))
 			continue
 		}
-		out, from.own = append(out, p), append(from.own, p)
+		out, own = append(out, p), append(own, p)
 	}
 	if len(items) == 0 {
 		l.Fail(n.Pos.Errorf("an empty list of ports matches nothing").WithHint("leave `%s` out for any", what))
 	}
-	return joinPorts(out), from
+	if len(sets) > 0 {
+		from = &portList{own, sets}
+	}
+	return l.shared(joinPorts(out)), from
 }

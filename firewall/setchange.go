@@ -96,16 +96,16 @@ func withPorts(in []ServiceMatch, sets map[string]*Set) []ServiceMatch {
 	out := in
 	for i := range in {
 		m := in[i]
-		if len(m.src.sets)+len(m.dst.sets) == 0 {
+		if m.src == nil && m.dst == nil {
 			continue
 		}
 		if &out[0] == &in[0] {
 			out = slices.Clone(in)
 		}
-		if len(m.src.sets) > 0 {
+		if m.src != nil {
 			m.SrcPorts = m.src.resolve(sets)
 		}
-		if len(m.dst.sets) > 0 {
+		if m.dst != nil {
 			m.DstPorts = m.dst.resolve(sets)
 		}
 		out[i] = m

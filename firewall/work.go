@@ -3,6 +3,7 @@ package firewall
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/flowtable"
@@ -66,7 +67,7 @@ func (l *loader) mirror(r *Rule, n *Node, at Pos) {
 	if !ok || !l.Identifier(port.Pos, "a port", name) {
 		return
 	}
-	r.Mirror.Port, r.Mirror.below, r.Mirror.column = name, int32(port.Pos.Line-at.Line), int32(port.Pos.Column)
+	r.Mirror.Port, r.Mirror.below, r.Mirror.column = strings.Clone(name), int32(port.Pos.Line-at.Line), int32(port.Pos.Column)
 	switch {
 	case r.Action != Allow && r.Action != 0:
 		l.Fail(n.Pos.Errorf("mirror on a rule that does not allow").
