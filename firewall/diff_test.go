@@ -240,12 +240,14 @@ func TestSameRule(t *testing.T) {
 // Of two readings that share their rules the same is told as of two that do not.
 func TestDiffOfSharedRules(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 22))
-	rule := func(n int) string {
-		return fmt.Sprintf("  - {name: r%d, from: lan, to: {zone: wan, addresses: [203.0.113.%d]}, service: tcp/%d, action: allow}\n", n, random.IntN(3), 1+random.IntN(2))
+	names := 0
+	rule := func() string {
+		names++
+		return fmt.Sprintf("  - {name: r%d, from: lan, to: {zone: wan, addresses: [203.0.113.%d]}, service: tcp/%d, action: allow}\n", names, random.IntN(3), 1+random.IntN(2))
 	}
 	var lines []string
-	for n := range 30 {
-		lines = append(lines, rule(n))
+	for range 30 {
+		lines = append(lines, rule())
 	}
 	var reading Reading
 	read := func(with func([]Source) (*Policy, error)) *Policy {
@@ -266,7 +268,7 @@ func TestDiffOfSharedRules(t *testing.T) {
 			i, j := random.IntN(len(lines)), random.IntN(len(lines))
 			switch line := lines[i]; random.IntN(4) {
 			case 0:
-				lines = slices.Insert(lines, j, rule(1000+round*10+len(lines)))
+				lines = slices.Insert(lines, j, rule())
 			case 1:
 				lines = slices.Delete(lines, i, i+1)
 			case 2:
@@ -276,7 +278,7 @@ func TestDiffOfSharedRules(t *testing.T) {
 			}
 		}
 		for len(lines) < 20 {
-			lines = append(lines, rule(100_000+round*50+len(lines)))
+			lines = append(lines, rule())
 		}
 		got, want := Diff(shared, read(again)), Diff(apart, read(afresh))
 		if !reflect.DeepEqual(got, want) {
