@@ -97,13 +97,19 @@ func parseWhole(sources []Source, readFile func(string) ([]byte, error)) (*Polic
 		l.Fail(Error{Msg: "a policy needs at least one file"})
 	}
 	l.declarations(documents)
+	before := l.Errs
+	l.Errs = nil
 	l.section("rules", documents, l.readRules)
+	l.policy.Rules, l.policy.places, l.policy.special = l.rules, l.places, specialRules(l.rules)
+	l.policy.findLines()
+	errs := l.Errs
+	l.Errs = before
+	l.indexRules(l.named)
+	l.Errs = append(l.Errs, errs...)
 	l.section("tests", documents, l.tests)
 	if len(l.Errs) > 0 {
 		return nil, l.Errs.Sorted(l.policy.Files...)
 	}
-	l.policy.Rules, l.policy.places, l.policy.special = l.rules, l.places, specialRules(l.rules)
-	l.policy.findLines()
 	l.policy.Warnings = l.warnings.Sorted(l.policy.Files...)
 	return l.policy, nil
 }
@@ -115,7 +121,6 @@ func newLoader(sources []Source, readFile func(string) ([]byte, error)) *loader 
 		setIndex:      make(map[string]int),
 		workloadIndex: make(map[string]int),
 		serviceIndex:  make(map[string]int),
-		ruleIndex:     make(map[string]int),
 		natIndex:      make(map[string]int),
 	}
 	l.used = l.policy.used
@@ -132,6 +137,19 @@ func newLoader(sources []Source, readFile func(string) ([]byte, error)) *loader 
 		}
 	}
 	return l
+}
+
+// indexRules notes the names of rules of the policy, each of which may be there once.
+func (l *loader) indexRules(named []int) {
+	l.ruleIndex = make(map[string]int, len(named))
+	for _, i := range named {
+		name := l.policy.Rules[i].Name
+		if first, twice := l.ruleIndex[name]; twice {
+			l.Fail(nameTaken(l.policy.RulePos(i), "rule", name, l.policy.RulePos(first)))
+		} else {
+			l.ruleIndex[name] = i
+		}
+	}
 }
 
 // documents returns what the documents of a file say by key.
@@ -181,6 +199,7 @@ type loader struct {
 	at       []Pos           // of what services returned last
 	rules    []*Rule
 	places   []rulePlace // of rules
+	named    []int       // rules whose names are well formed
 	// What was read of services before, so that rules share it; nil: they do not.
 	literals map[string]ServiceMatch
 	ranges   map[flowtable.U16Range][]flowtable.U16Range

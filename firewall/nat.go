@@ -166,8 +166,12 @@ func (l *loader) natRule(n *Node) {
 		return
 	}
 	r := NATRule{Pos: n.Pos, Ports: defaultNATPorts}
-	if l.ruleName(&r.Name, &r.Pos, "nat rule", "counters and flows follow it", f["name"], l.natIndex, func(i int) Pos { return l.policy.NAT[i].Pos }) {
-		l.natIndex[r.Name] = len(l.policy.NAT)
+	if l.ruleName(&r.Name, &r.Pos, "nat rule", "counters and flows follow it", f["name"]) {
+		if i, twice := l.natIndex[r.Name]; twice {
+			l.Fail(nameTaken(r.Pos, "nat rule", r.Name, l.policy.NAT[i].Pos))
+		} else {
+			l.natIndex[r.Name] = len(l.policy.NAT)
+		}
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")

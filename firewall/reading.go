@@ -39,13 +39,16 @@ func (r *Reading) Parse(sources []Source, readFile func(string) ([]byte, error))
 	}
 	next := r.again(sources, readFile)
 	if next == nil {
-		next = r.anew(sources, readFile)
+		var errs Errors
+		if next, errs = r.anew(sources, readFile); len(errs) > 0 {
+			return nil, errs
+		}
 	}
 	if next != nil {
 		r.last = next
 		return next.policy, nil
 	}
-	// There is a mistake, or something that cannot be read in parts.
+	// It is not YAML, or cannot be read in parts.
 	policy, err := parseWhole(sources, readFile)
 	if err == nil {
 		r.last = nil
@@ -70,8 +73,9 @@ func once(readFile func(string) ([]byte, error)) func(string) ([]byte, error) {
 	}
 }
 
-// anew reads a policy whose rules can be read in parts, and which holds no mistake; else the result is nil.
-func (r *Reading) anew(sources []Source, readFile func(string) ([]byte, error)) *reading {
+// anew reads a policy whose rules can be read in parts. Otherwise, or if a file is not YAML, it returns neither policy nor
+// errors.
+func (r *Reading) anew(sources []Source, readFile func(string) ([]byte, error)) (*reading, Errors) {
 	sums := sumsOf(sources, nil)
 	next := &reading{}
 	l := newLoader(sources, readFile)
@@ -86,12 +90,12 @@ func (r *Reading) anew(sources []Source, readFile func(string) ([]byte, error)) 
 	for i, s := range sources {
 		f, docs, ok := readRest(s, r.partSize)
 		if !ok {
-			return nil
+			return nil, nil
 		}
 		if f.tail > 0 {
 			list := listOf(docs, f.key+1)
 			if list == nil || len(list.Items) != 1 || list.Pos.Column != f.indent+1 {
-				return nil
+				return nil, nil
 			}
 			lists[list] = true
 		}
@@ -105,25 +109,25 @@ func (r *Reading) anew(sources []Source, readFile func(string) ([]byte, error)) 
 		others = others || !lists[n]
 		delete(lists, n)
 	})
-	if len(sources) == 0 || len(l.Errs) > 0 || others || len(lists) > 0 || !l.readParts(next.files, true) {
-		return nil
+	if len(sources) == 0 || others || len(lists) > 0 || !l.readParts(next.files, true) {
+		return nil, nil
 	}
-	if next.names = names(next.files); next.names == nil {
-		return nil
-	}
-	l.ruleIndex = next.names
+	next.policy, next.used, next.warnings = l.policy, maps.Clone(l.used), l.warnings
+	next.assemble()
+	l.indexRules(next.named())
+	l.Errs = append(l.Errs, next.partErrors(l.partLoader())...)
 	l.section("tests", documents, l.tests)
 	if len(l.Errs) > 0 {
-		return nil
+		return nil, l.Errs.Sorted(l.policy.Files...)
 	}
-	next.used, next.warnings = l.used, l.warnings
-	next.policy = l.policy
+	next.names, next.used, next.warnings = l.ruleIndex, l.used, l.warnings
 	maps.Copy(next.policy.Sums, sums())
 	next.loader = l.partLoader()
 	declared := *l.policy
-	next.loader.policy, next.loader.ruleIndex, declared.texts = &declared, nil, nil
+	declared.Rules, declared.places, declared.texts = nil, nil, nil
+	next.loader.policy, next.loader.ruleIndex = &declared, nil
 	next.assemble()
-	return next
+	return next, nil
 }
 
 // again reads a policy as a change of the last one. The result is nil if that is not possible, or not clear.
@@ -227,26 +231,40 @@ func onlyTests(docs []*Node, line int) bool {
 	return true
 }
 
-// names returns the names of all rules, nil if two have the same.
-func names(files []*ruleList) map[string]int {
-	n := 0
-	for _, f := range files {
+// named returns which rules of all parts have names that are well formed.
+func (n *reading) named() []int {
+	named, first := make([]int, 0, len(n.policy.Rules)), 0
+	for _, f := range n.files {
 		for i := range f.parts {
-			n += len(f.parts[i].rules)
-		}
-	}
-	names := make(map[string]int, n)
-	for _, f := range files {
-		for i := range f.parts {
-			for _, rule := range f.parts[i].rules {
-				names[rule.Name] = 0
+			p := f.parts[i].partRules
+			if p.errs == nil {
+				for k := range p.rules {
+					named = append(named, first+k)
+				}
 			}
+			for _, k := range p.named {
+				named = append(named, first+k)
+			}
+			first += len(p.rules)
 		}
 	}
-	if len(names) < n {
-		return nil
+	return named
+}
+
+// partErrors returns the mistakes in all parts. Those that have some are read once more: what is said of a mistake may
+// speak of other lines.
+func (n *reading) partErrors(l *loader) (errs Errors) {
+	for file, f := range n.files {
+		line, at := f.above, f.head
+		for i := range f.parts {
+			p := &f.parts[i]
+			if p.errs != nil {
+				errs = append(errs, l.part(file, f.text[at:at+p.size], f.indent, line).errs...)
+			}
+			line, at = line+p.lines, at+p.size
+		}
 	}
-	return names
+	return errs
 }
 
 // rename makes the names of the last reading, whose they are no more then, those of this one. It answers false, and does
@@ -281,6 +299,9 @@ func (n *reading) rename(last *reading) bool {
 	}
 	added := make(map[string]bool)
 	for _, p := range come {
+		if p.errs != nil {
+			return false
+		}
 		for i, rule := range p.rules {
 			_, known := n.names[rule.Name]
 			if old := gone[rule.Name]; old != nil && reflect.DeepEqual(old, rule) {

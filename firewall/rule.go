@@ -44,8 +44,8 @@ func (l *loader) rule(n *Node) {
 		}
 	}
 	r, pos := new(Rule), n.Pos
-	if l.ruleName(&r.Name, &pos, "rule", "counters and tests follow it", f["name"], l.ruleIndex, l.rulePos) {
-		l.ruleIndex[r.Name] = len(l.rules)
+	if l.ruleName(&r.Name, &pos, "rule", "counters and tests follow it", f["name"]) {
+		l.named = append(l.named, len(l.rules))
 	}
 	r.Description = l.optionalText(f["description"], "description")
 	r.Owner = l.optionalText(f["owner"], "owner")
@@ -94,15 +94,8 @@ func specialRules(rules []*Rule) (special []int32) {
 	return special
 }
 
-// rulePos returns the place of rule i of those that were read, without its line.
-func (l *loader) rulePos(i int) Pos {
-	at := &l.places[i]
-	return Pos{File: l.policy.Files[at.file], Line: int(at.line), Column: int(at.column)}
-}
-
-// ruleName reads the name of a rule of some kind, which no other of that kind may have: index has those that
-// there are, and posOf says where they are. pos, where the rule begins, becomes that of its name.
-func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node, index map[string]int, posOf func(int) Pos) bool {
+// ruleName reads the name of a rule of some kind. pos, where the rule begins, becomes that of its name.
+func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node) bool {
 	if name == nil {
 		l.Fail(pos.Errorf("%s without a name", kind).WithHint("add name: NAME; %s", follows))
 		return false
@@ -120,11 +113,12 @@ func (l *loader) ruleName(to *string, pos *Pos, kind, follows string, name *Node
 		l.Fail(name.Pos.Errorf("rule name %q is reserved", text).WithHint("choose another name"))
 		return false
 	}
-	if i, twice := index[text]; twice {
-		l.Fail(name.Pos.Errorf("%s %q exists already", kind, text).WithHint("first in %s", posOf(i)))
-		return false
-	}
 	return true
+}
+
+// nameTaken is the mistake of a rule of some kind whose name, which stands at pos, another has.
+func nameTaken(pos Pos, kind, name string, first Pos) Error {
+	return pos.Errorf("%s %q exists already", kind, name).WithHint("first in %s", first)
 }
 
 // ruleEnd reads what a rule says of one end, which it must.

@@ -18,10 +18,13 @@ type partRules struct {
 	warnings Errors
 	used     []string // as in Policy.used
 	special  []int32  // indices of the rules that are
+	// Of rules that are not well formed.
+	errs  Errors
+	named []int // those whose names are; nil: all
 }
 
 // readParts reads those parts of the lists that are not read yet, several at once, and packs their rules if they are
-// many. It answers false if there is a mistake in one.
+// many. It answers false if one cannot be read as such.
 func (l *loader) readParts(files []*ruleList, pack bool) bool {
 	type job struct {
 		part *rulePart
@@ -47,7 +50,7 @@ func (l *loader) readParts(files []*ruleList, pack bool) bool {
 			r := l.partLoader()
 			for j := range next {
 				if !bad[n] {
-					j.part.partRules = r.part(j.file, j.text, files[j.file].indent)
+					j.part.partRules = r.part(j.file, j.text, files[j.file].indent, 0)
 					if bad[n] = j.part.partRules == nil; !bad[n] && pack {
 						packRules(j.part.rules)
 					}
@@ -71,13 +74,13 @@ func (l *loader) partLoader() *loader {
 	return &r
 }
 
-// part reads the rules of a part of a file, nil if there is a mistake in it.
-func (l *loader) part(file int, text []byte, indent int) *partRules {
+// part reads the rules of a part of a file, nil if it is not YAML or no part of a list. Lines count as if so many stood above.
+func (l *loader) part(file int, text []byte, indent, above int) *partRules {
 	lines, _ := splitLines(text)
 	if endsLine(text) {
 		lines = append(lines, "")
 	}
-	t := &tree{name: l.policy.Files[file], lines: lines, size: usualSize}
+	t := &tree{name: l.policy.Files[file], lines: lines, size: usualSize, gap: above}
 	list, ok := t.plainItems()
 	if !ok {
 		docs := t.parse(lines, 1)
@@ -90,13 +93,14 @@ func (l *loader) part(file int, text []byte, indent int) *partRules {
 		return nil
 	}
 	l.file, l.rules, l.places, l.warnings = file, nil, nil, nil
-	l.used, l.ruleIndex = make(map[string]bool), make(map[string]int)
+	l.used, l.named, l.Errs = make(map[string]bool), nil, nil
 	l.readRules(list)
-	if len(l.Errs) > 0 {
-		return nil
-	}
 	findLines(l.places, text, 0)
-	return &partRules{l.rules, l.places, l.warnings, slices.Sorted(maps.Keys(l.used)), specialRules(l.rules)}
+	p := &partRules{rules: l.rules, places: l.places, warnings: l.warnings, used: slices.Sorted(maps.Keys(l.used)), special: specialRules(l.rules)}
+	if len(l.Errs) > 0 {
+		p.errs, p.named = l.Errs, l.named
+	}
+	return p
 }
 
 // packRules moves rules together, and what each of them has of its own: the garbage collector looks at every piece of

@@ -16,9 +16,9 @@ func (t *tree) plainItems() (*Node, bool) {
 		case !dash || !strings.HasPrefix(line[at:], "- {") || list.Items != nil && at+1 != list.Pos.Column:
 			return nil, false
 		case list.Items == nil:
-			list.Pos = Pos{File: t.name, Line: i + 1, Column: at + 1, Source: line}
+			list.Pos = Pos{File: t.name, Line: i + 1 + t.gap, Column: at + 1, Source: line}
 		}
-		p.line, p.number, p.at = line, i+1, at+2
+		p.line, p.number, p.at = line, i+1+t.gap, at+2
 		item, ok := p.value(0)
 		if !ok || p.at != len(line) {
 			return nil, false
