@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -113,92 +112,6 @@ func CountChanges(all []Difference) (c Changes) {
 type field struct {
 	key, text string
 	whole     any
-}
-
-// A section has the things of one kind of two policies. Most of a long one both have alike.
-type section[T any] struct {
-	kind          string
-	before, after []*T
-	name          func(*T) string
-	was, is       func(i int) Pos // where those before and after stand
-	fields        func(*T) []field
-	same          func(a, b *T) bool // nil, or what finds equal without writing it out whatever the fields say
-}
-
-func sectionOf[T any](kind string, before, after []T, name func(*T) string, pos func(*T) Pos, fields func(*T) []field) *section[T] {
-	refs := func(list []T) []*T {
-		out := make([]*T, len(list))
-		for i := range list {
-			out[i] = &list[i]
-		}
-		return out
-	}
-	return &section[T]{
-		kind, refs(before), refs(after), name,
-		func(i int) Pos { return pos(&before[i]) }, func(i int) Pos { return pos(&after[i]) }, fields, nil,
-	}
-}
-
-// unlike returns where the two lists begin to differ, and where they end to. What both hold in the same place in memory
-// is alike.
-func (s *section[T]) unlike(alike func(a, b *T) bool) (first, lastBefore, lastAfter int) {
-	lastBefore, lastAfter = len(s.before), len(s.after)
-	same := func(b, a int) bool { return s.before[b] == s.after[a] || alike(s.before[b], s.after[a]) }
-	for first < min(lastBefore, lastAfter) && same(first, first) {
-		first++
-	}
-	for min(lastBefore, lastAfter) > first && same(lastBefore-1, lastAfter-1) {
-		lastBefore, lastAfter = lastBefore-1, lastAfter-1
-	}
-	return first, lastBefore, lastAfter
-}
-
-// changes compares the things by their names.
-func (s *section[T]) changes() (out []Difference) {
-	first, lastBefore, lastAfter := s.unlike(func(a, b *T) bool { return s.same != nil && s.name(a) == s.name(b) && s.same(a, b) })
-	old, stays := make(map[string]*T, lastBefore-first), make(map[string]bool, lastAfter-first)
-	for _, b := range s.before[first:lastBefore] {
-		old[s.name(b)] = b
-	}
-	for _, a := range s.after[first:lastAfter] {
-		stays[s.name(a)] = true
-	}
-	for i := first; i < lastBefore; i++ {
-		if n := s.name(s.before[i]); !stays[n] {
-			pos := s.was(i)
-			out = append(out, Difference{s.kind, n, DiffRemoved, []FieldDiff{}, pos.File, pos.Line})
-		}
-	}
-	for i := first; i < lastAfter; i++ {
-		a := s.after[i]
-		n := s.name(a)
-		was := old[n]
-		if was == a || was != nil && s.same != nil && s.same(was, a) {
-			continue
-		}
-		d := Difference{Kind: s.kind, Name: n, How: DiffChanged, Fields: []FieldDiff{}}
-		is := s.fields(a)
-		if was == nil {
-			d.How = DiffAdded
-			for _, f := range is {
-				if f.text != "" {
-					d.Fields = append(d.Fields, FieldDiff{f.key, "", f.text})
-				}
-			}
-		} else {
-			for k, f := range s.fields(was) {
-				if !equal(f.whole, is[k].whole) {
-					d.Fields = append(d.Fields, FieldDiff{f.key, f.text, is[k].text})
-				}
-			}
-		}
-		if was == nil || len(d.Fields) > 0 {
-			pos := s.is(i)
-			d.File, d.Line = pos.File, pos.Line
-			out = append(out, d)
-		}
-	}
-	return out
 }
 
 // equal compares two values of one key. Whether a list was left out or is empty is the same.
@@ -394,57 +307,4 @@ func members[T any](before, after []T, order func(a, b T) int, text func(T) stri
 		return fmt.Sprintf("%d: %s", len(some), list(some, text))
 	}
 	return tell(added), tell(gone)
-}
-
-// moved names the fewest rules that have to move for those that both policies have to stand in the
-// new order, as the first that matches decides. One that has changed besides is told here too.
-func (s *section[T]) moved() (out []Difference) {
-	first, lastBefore, lastAfter := s.unlike(func(a, b *T) bool { return s.name(a) == s.name(b) })
-	place := make(map[string]int, lastBefore-first)
-	for i := first; i < lastBefore; i++ {
-		place[s.name(s.before[i])] = i
-	}
-	var common, places []int // positions in after, and in before
-	for i := first; i < lastAfter; i++ {
-		if p, old := place[s.name(s.after[i])]; old {
-			common, places = append(common, i), append(places, p)
-		}
-	}
-	// The longest run of rules whose old places ascend stays: patience sorting.
-	var tops []int // index into common of the smallest end of a run of each length
-	previous := make([]int, len(common))
-	for i, p := range places {
-		n := sort.Search(len(tops), func(k int) bool { return places[tops[k]] >= p })
-		previous[i] = -1
-		if n > 0 {
-			previous[i] = tops[n-1]
-		}
-		if n == len(tops) {
-			tops = append(tops, i)
-		} else {
-			tops[n] = i
-		}
-	}
-	stays := make([]bool, len(common))
-	if len(tops) > 0 {
-		for i := tops[len(tops)-1]; i >= 0; i = previous[i] {
-			stays[i] = true
-		}
-	}
-	for i, at := range common {
-		if stays[i] {
-			continue
-		}
-		where := "first"
-		if at > 0 {
-			where = "behind " + s.name(s.after[at-1])
-		}
-		was := "first"
-		if p := places[i]; p > 0 {
-			was = "behind " + s.name(s.before[p-1])
-		}
-		pos := s.is(at)
-		out = append(out, Difference{s.kind, s.name(s.after[at]), DiffMoved, []FieldDiff{{"place", was, where}}, pos.File, pos.Line})
-	}
-	return out
 }
