@@ -190,7 +190,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	if k.restored != 0 {
 		rec.disk = g.history.reader.onDisk(g.config)
 	}
-	back, noted := func() {}, error(nil)
+	back, noted, written := func() {}, error(nil), func() error { return nil }
 	early := q.confirm > 0 || k.restored != 0
 	if early {
 		compare()
@@ -207,11 +207,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	warnings = append(warnings, g.idleSets()...)
 	if !early {
 		compare() // of many rules that takes longer than to put them in force
-		_, noted = g.history.put(q, rec, false)
-	}
-	if noted != nil {
-		warnings = append(warnings, firewall.Error{
-			Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", noted), Hint: "a restart goes by what was written last, else by the files"})
+		written = g.history.note(q, rec)
 	}
 	g.history.show()
 	g.fallback = fallback
@@ -221,6 +217,13 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	done := &Reloaded{
 		Epoch: epoch, Entry: q.entry, Restored: k.restored, Files: r.Files, Rules: len(r.Compiled.Order), NAT: len(r.Compiled.NATOrder), Tests: r.passed(),
 		Warnings: Mistakes(warnings),
+	}
+	done.finish = func() {
+		if err := errors.Join(noted, written()); err != nil {
+			done.Warnings = append(done.Warnings, Mistakes(firewall.Errors{{
+				Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", err), Hint: "a restart goes by what was written last, else by the files",
+			}})...)
+		}
 	}
 	if p := g.history.pending(); p != nil {
 		done.ComesBack = &p.Deadline
