@@ -14,6 +14,7 @@ import (
 type Reading struct {
 	last     *reading // the last good one that another can go by
 	partSize int      // bytes; 0: usualRulePart
+	longText int      // bytes above which what is no YAML is told of by its surroundings
 }
 
 // reading is a policy with what it was made of.
@@ -32,7 +33,7 @@ type reading struct {
 // Parse is the function Parse. After an error the next call goes by the last good one.
 func (r *Reading) Parse(sources []Source, readFile func(string) ([]byte, error)) (*Policy, error) {
 	if r.partSize == 0 {
-		r.partSize = usualRulePart
+		r.partSize, r.longText = usualRulePart, usualLongText
 	}
 	if readFile != nil {
 		readFile = once(readFile)
@@ -109,8 +110,11 @@ func (r *Reading) anew(sources []Source, readFile func(string) ([]byte, error)) 
 		others = others || !lists[n]
 		delete(lists, n)
 	})
-	if len(sources) == 0 || others || len(lists) > 0 || !l.readParts(next.files, true) {
+	if len(sources) == 0 || others || len(lists) > 0 {
 		return nil, nil
+	}
+	if !l.readParts(next.files, true) {
+		return nil, next.faults(l.policy.Files, r.longText).Sorted(l.policy.Files...)
 	}
 	next.policy, next.used, next.warnings = l.policy, maps.Clone(l.used), l.warnings
 	next.assemble()
@@ -249,6 +253,40 @@ func (n *reading) named() []int {
 		}
 	}
 	return named
+}
+
+// Of a text so long as to take seconds and a hundred times its size to be parsed as a whole, it is told from a part that
+// is no YAML, and from so much behind it, why it is none.
+const (
+	usualLongText = 2 << 20
+	faultBytes    = 64 << 10
+	mostFaults    = 20
+)
+
+// faults returns why parts that could not be read are no YAML; nothing if a text is short, or that is not sure.
+func (n *reading) faults(names []string, longText int) (errs Errors) {
+	for file, f := range n.files {
+		line, at := f.above, f.head
+		for i := range f.parts {
+			p := &f.parts[i]
+			if p.partRules == nil {
+				end := at
+				for k := i; k < len(f.parts) && end-at < p.size+faultBytes; k++ {
+					end += f.parts[k].size
+				}
+				lines, _ := splitLines(f.text[at:end])
+				t := &tree{name: names[file], lines: lines, size: usualSize, gap: line}
+				if t.parse(lines, 1); len(f.text) <= longText || len(t.errs) == 0 {
+					return nil
+				}
+				if errs = append(errs, t.errs...); len(errs) >= mostFaults {
+					return errs
+				}
+			}
+			line, at = line+p.lines, at+p.size
+		}
+	}
+	return errs
 }
 
 // partErrors returns the mistakes in all parts. Those that have some are read once more: what is said of a mistake may

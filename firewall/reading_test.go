@@ -195,7 +195,7 @@ func TestReadingEdits(t *testing.T) {
 	kept, good := 0, 0
 	for round := range 12 {
 		var compiled *Compiled
-		r := Reading{partSize: 1 + random.IntN(600)}
+		r := Reading{partSize: 1 + random.IntN(600), longText: maxFile}
 		text := readingPolicy(5 + random.IntN(60))
 		other := head + "rules:\n" + readingRule("z1", round) + readingRule("z2", round+1)
 		for n := range 100 {
@@ -252,7 +252,7 @@ func FuzzReading(f *testing.F) {
 			script = script[2:]
 			return v % n
 		}
-		r := Reading{partSize: 1 + draw(600)}
+		r := Reading{partSize: 1 + draw(600), longText: maxFile}
 		text := readingPolicy(1 + draw(12))
 		readFile := func(string) ([]byte, error) { return []byte("203.0.113.0/24\n"), nil }
 		var compiled *Compiled
@@ -325,6 +325,33 @@ func TestReadingIsQuick(t *testing.T) {
 	}
 	if t.Logf("all rules take %v, one of them %v", all, one); one > all/5 {
 		t.Errorf("all rules take %v, one of them %v", all, one)
+	}
+}
+
+// Mistakes in a long policy are told of as in a short one, but for what would take reading it as a whole.
+func TestReadingMistakesOfALongText(t *testing.T) {
+	text := manyRules(30_000)
+	for _, tt := range []struct{ old, new, want string }{
+		{"name: r20000,", "nome: r20000,", `p.yaml:20004:6: unknown key "nome" in a rule`},
+		{"{name: r20000,", "{name: r1,", "= first in p.yaml:5:12"},
+		{"{name: r20000,", "{name: r20000, name: x,", "= the first stands in line 20004"},
+		{"tcp/20001, action: allow}", "tcp/20001, action: allow", "p.yaml:20005:3: not YAML"},
+		{"tcp/20001, action: allow}", "tcp/20001, action: \"allow}", "not YAML"},
+		{"{name: r20000, from: {", "{name: r20000, from: ", "p.yaml:20004:37: not YAML: ',' or '}' must be specified"},
+	} {
+		var r Reading
+		if _, err := r.Parse([]Source{{Name: "p.yaml", Text: []byte(text)}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.Parse([]Source{{Name: "p.yaml", Text: []byte(strings.Replace(text, tt.old, tt.new, 1))}}, nil)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s says %.500v", tt.new, err)
+		}
+	}
+	// Quotes that reach over the items of a list are none of it, however it looks.
+	quoted := strings.Replace(text, "tcp/20001, action: allow}", "tcp/20001, action: allow, owner: \"\n  - {x\n  - y\"}", 1)
+	if p, err := Parse([]Source{{Name: "p.yaml", Text: []byte(quoted)}}, nil); err != nil || p.Rules[20_000].Owner != " - {x - y" {
+		t.Errorf("says %.500v", err)
 	}
 }
 
