@@ -104,6 +104,7 @@ type change struct {
 
 	entry    int               // of the history, once it has one
 	restored int               // entry whose policy it brings back
+	began    time.Time         // by the machine's clock
 	changes  *firewall.Changes // of the policy before, once known
 	compared func()            // waits until they are
 }

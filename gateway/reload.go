@@ -21,9 +21,10 @@ type Reloaded struct {
 	Restored  int        `json:"restored"`   // entry whose policy was rolled back to, 0 for none
 	ComesBack *time.Time `json:"comes_back"` // when the policy before does unless this one is confirmed, null: never
 	Files     []string   `json:"files"`
-	Rules     int        `json:"rules"` // without built-in ones
-	NAT       int        `json:"nat"`   // rules of translation
-	Tests     int        `json:"tests"` // that passed: all, but for a policy that was rolled back to
+	Rules     int        `json:"rules"`   // without built-in ones
+	NAT       int        `json:"nat"`     // rules of translation
+	Tests     int        `json:"tests"`   // that passed: all, but for a policy that was rolled back to
+	TookMS    float64    `json:"took_ms"` // from the first look at its files to the policy in force
 	Warnings  []Mistake  `json:"warnings"`
 
 	finish func() // waits until the history is written, which ends in a warning if it cannot be
