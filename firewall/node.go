@@ -183,7 +183,7 @@ func (t *tree) syntax(err error) Error {
 	switch {
 	case strings.Contains(e.Source, "\t"):
 		e.Hint = "indent with spaces, not tabs"
-	case strings.TrimSpace(strings.Join(t.lines[min(e.Line, len(t.lines)):], "")) == "":
+	case strings.TrimSpace(strings.Join(t.lines[min(p.Line+t.above, len(t.lines)):], "")) == "":
 		e.Hint = "the file may end too early: look for what is not closed"
 	default:
 		e.Hint = "look for what is not closed before, and put values that hold signs into quotes"

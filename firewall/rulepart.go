@@ -49,11 +49,11 @@ func (l *loader) readParts(files []*ruleList, pack bool) bool {
 		wg.Go(func() {
 			r := l.partLoader()
 			for j := range next {
-				if !bad[n] {
-					j.part.partRules = r.part(j.file, j.text, files[j.file].indent, 0)
-					if bad[n] = j.part.partRules == nil; !bad[n] && pack {
-						packRules(j.part.rules)
-					}
+				j.part.partRules = r.part(j.file, j.text, files[j.file].indent, 0)
+				if j.part.partRules == nil {
+					bad[n] = true
+				} else if pack {
+					packRules(j.part.rules)
 				}
 			}
 		})

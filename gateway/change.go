@@ -19,6 +19,7 @@ const (
 // of it. The error is a firewall.Errors if the text is at fault or asks for what only a restart can do,
 // and a Conflict if it does not go together with what is under way.
 func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded, error) {
+	q.began = time.Now()
 	g.options.Supervisor.Reloading()
 	defer func() { g.options.Supervisor.Ready(g.summary()) }()
 	k, err := read()
@@ -42,7 +43,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	}
 	log := g.options.Log.With(q.args()...)
 	warn(log, slices.Concat(r.config.Warnings, r.Warnings, g.idleSets()))
-	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "nat", done.NAT, "tests_passed", done.Tests)
+	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "nat", done.NAT, "tests_passed", done.Tests, "took_ms", done.TookMS)
 	if done.ComesBack != nil {
 		log.Warn("the policy comes back to the one before unless it is confirmed", "entry", done.Entry, "deadline", done.ComesBack.Format(time.RFC3339),
 			"confirm", "softdpu policy confirm")
@@ -190,7 +191,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	if k.restored != 0 {
 		rec.disk = g.history.reader.onDisk(g.config)
 	}
-	back, noted := func() {}, error(nil)
+	back, noted, written := func() {}, error(nil), func() error { return nil }
 	early := q.confirm > 0 || k.restored != 0
 	if early {
 		compare()
@@ -204,14 +205,11 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		back()
 		return nil, err
 	}
+	took := time.Since(q.began)
 	warnings = append(warnings, g.idleSets()...)
 	if !early {
 		compare() // of many rules that takes longer than to put them in force
-		_, noted = g.history.put(q, rec, false)
-	}
-	if noted != nil {
-		warnings = append(warnings, firewall.Error{
-			Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", noted), Hint: "a restart goes by what was written last, else by the files"})
+		written = g.history.note(q, rec)
 	}
 	g.history.show()
 	g.fallback = fallback
@@ -220,7 +218,14 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	g.events.policyChange(r, epoch, q)
 	done := &Reloaded{
 		Epoch: epoch, Entry: q.entry, Restored: k.restored, Files: r.Files, Rules: len(r.Compiled.Order), NAT: len(r.Compiled.NATOrder), Tests: r.passed(),
-		Warnings: Mistakes(warnings),
+		TookMS: float64(took.Microseconds()) / 1000, Warnings: Mistakes(warnings),
+	}
+	done.finish = func() {
+		if err := errors.Join(noted, written()); err != nil {
+			done.Warnings = append(done.Warnings, Mistakes(firewall.Errors{{
+				Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", err), Hint: "a restart goes by what was written last, else by the files",
+			}})...)
+		}
 	}
 	if p := g.history.pending(); p != nil {
 		done.ComesBack = &p.Deadline

@@ -140,41 +140,40 @@ func (h *history) store(files []sourceFile) error {
 // A storing writes files that an entry may come to have.
 type storing struct {
 	files []sourceFile
-	done  chan error
+	done  <-chan struct{}
+	err   error // once done
 }
 
 // storeAhead begins to store files, unless they are those in force. What becomes of no entry is swept with the next
 // change.
 func (h *history) storeAhead(files []sourceFile) {
-	h.settle()
+	h.ahead = nil
 	h.mu.Lock()
 	now := h.index.find(h.index.Current)
 	there := now != nil && slices.EqualFunc(now.Sources, files, func(a, b sourceFile) bool { return a.Path == b.Path && a.Sum == b.Sum })
 	h.mu.Unlock()
-	if there {
-		return
-	}
-	s := &storing{files, make(chan error, 1)}
-	h.ahead = s
-	go func() { s.done <- h.store(files) }()
-}
-
-// settle waits for what is stored ahead.
-func (h *history) settle() {
-	if h.ahead != nil {
-		<-h.ahead.done
-		h.ahead = nil
+	if !there {
+		if h.work.full() {
+			h.work.wait()
+		}
+		h.ahead = h.storing(files)
 	}
 }
 
-// stored stores files, or waits until they are where that has been begun.
-func (h *history) stored(files []sourceFile) error {
-	if s := h.ahead; s != nil && len(s.files) > 0 && len(files) > 0 && &s.files[0] == &files[0] {
-		h.ahead = nil
-		return <-s.done
+func (h *history) storing(files []sourceFile) *storing {
+	s := &storing{files: files}
+	s.done = h.work.begin(func() { s.err = h.store(files) })
+	return s
+}
+
+// stored returns the storing of files, which may have been begun ahead.
+func (h *history) stored(files []sourceFile) *storing {
+	s := h.ahead
+	h.ahead = nil
+	if s != nil && len(s.files) > 0 && len(files) > 0 && &s.files[0] == &files[0] {
+		return s
 	}
-	h.settle()
-	return h.store(files)
+	return h.storing(files)
 }
 
 // write replaces the index, and removes the files that none of its entries has.
@@ -271,6 +270,7 @@ func (x *historyIndex) prune() {
 
 // load reads the files of an entry and the policy that they make.
 func (h *history) load(entry int) (*candidate, error) {
+	h.work.wait() // they may be on their way
 	h.mu.Lock()
 	r := h.index.find(entry)
 	var files []sourceFile

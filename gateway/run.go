@@ -302,6 +302,7 @@ func (g *running) again(ctx context.Context, what string, fn func() error) {
 // stop goes down in the reverse order, as far as start came up, and goes on after an error.
 func (g *running) stop() error {
 	var errs []error
+	g.history.work.wait()
 	if g.server != nil {
 		errs = append(errs, g.server.stop())
 	} else if g.listener != nil {
