@@ -89,7 +89,7 @@ func (p *policyRig) set(ctx context.Context, kind string, size int, text []byte)
 func (r *policyRun) compileAll(ctx context.Context, policy string, times int) (compiled *firewall.Compiled, err error) {
 	for range times {
 		begin := time.Now()
-		next, err := compileAfter(policy, nil)
+		next, err := compileAfter([]byte(policy), nil)
 		if err == nil {
 			err = r.publish(next)
 		}

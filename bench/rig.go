@@ -182,7 +182,7 @@ func (r *rig) close() error {
 }
 
 func compile(policy string) (*firewall.Compiled, *flowtable.ACL, error) {
-	r, err := compileAfter(policy, nil)
+	r, err := compileAfter([]byte(policy), nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -191,23 +191,28 @@ func compile(policy string) (*firewall.Compiled, *flowtable.ACL, error) {
 
 // rules are a policy that is compiled, perhaps as a change of the one before.
 type rules struct {
+	reading  *firewall.Reading
 	compiled *firewall.Compiled
 	acl      *flowtable.ACL
 	revised  *flowtable.ACL // of which acl is a change, nil: it was compiled anew
 	change   *flowtable.ForestChange
 }
 
-// compileAfter compiles a policy as a gateway does where it follows another, which may be nil.
-func compileAfter(policy string, before *rules) (*rules, error) {
-	parsed, err := firewall.Parse([]firewall.Source{{Name: "bench.yaml", Text: []byte(policy)}}, nil)
+// compileAfter reads and compiles a policy as a gateway does where it follows another, which may be nil. The text must
+// not be changed afterwards.
+func compileAfter(policy []byte, before *rules) (*rules, error) {
+	r := &rules{reading: new(firewall.Reading)}
+	if before != nil {
+		r.reading = before.reading
+	}
+	parsed, err := r.reading.Parse([]firewall.Source{{Name: "bench.yaml", Text: policy}}, nil)
 	if err != nil {
 		return nil, err
 	}
 	options := firewall.CompileOptions{Now: time.Now(), Ports: []string{"lan", "wan"}}
 	if before != nil {
-		options.Previous = before.compiled.Identities
+		options.Previous, options.After = before.compiled.Identities, before.compiled
 	}
-	r := &rules{}
 	if r.compiled, err = firewall.Compile(parsed, options); err != nil {
 		return nil, err
 	}

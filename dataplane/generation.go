@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -42,8 +41,9 @@ type Generation struct {
 	NAT      *flowtable.NAT
 	NATNames []string // of its rules, by id; "" is none. Counters are kept by name from one generation to the next
 	// Numbers say what rule ids, zones and identities of MACs mean, for the run that takes the plane over
-	// one day; nil: what the generation before said of them still holds. The plane only keeps them.
-	Numbers json.RawMessage
+	// one day; nothing: what the generation before said of them still holds. The plane only keeps them. It is quick to keep
+	// where Whole is the same memory as before.
+	Numbers NumbersText
 }
 
 // programs are those that the slots hold.

@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -31,30 +30,30 @@ type life struct {
 	records int                  // changes in the state when this run began
 
 	// Of the generations published, while the state still tells of the maps before.
-	numbers json.RawMessage
+	numbers NumbersText
 	nat     bool
 	limits  bool
 	maps    bool
 }
 
 // Numbers returns what the latest generation of an earlier run, in the network namespace of the calling
-// thread, said of its numbers: see Generation. It returns nil if there was none.
-func Numbers() (json.RawMessage, error) {
+// thread, said of its numbers: see Generation. It returns nothing if there was none.
+func Numbers() (NumbersText, error) {
 	ns, err := currentNamespace()
 	if err != nil {
-		return nil, err
+		return NumbersText{}, err
 	}
 	defer ns.close()
 	s, err := readState(stateFile(ns.id.Ino))
 	if err != nil || s.Plane == 0 {
-		return nil, err
+		return NumbersText{}, err
 	}
 	return s.Numbers.text, nil
 }
 
 // SetNumbers gives the numbers of the running generation another meaning, for the run that takes over one
 // day: see Generation.
-func (p *Plane) SetNumbers(numbers json.RawMessage) error {
+func (p *Plane) SetNumbers(numbers NumbersText) error {
 	if p.life == nil {
 		return nil
 	}
@@ -67,11 +66,11 @@ func (l *life) publish(g *Generation) error {
 	if l.taken || l.directory == "" {
 		return l.state.publish(g.Epoch, g.Numbers, g.NAT)
 	}
-	if g.Numbers != nil {
+	if g.Numbers.Whole != nil {
 		l.numbers = g.Numbers
 	}
 	l.nat, l.limits, l.maps = l.nat || g.NAT != nil, l.limits || g.NAT.LimitsSources(), l.maps || g.NAT.Maps()
-	return l.state.publish(g.Epoch, nil, nil)
+	return l.state.publish(g.Epoch, NumbersText{}, nil)
 }
 
 // openLife finds what there is. p.ns and p.nl are open.

@@ -169,7 +169,7 @@ func TestKeepGivesBackPorts(t *testing.T) {
 func TestKeepTakesOver(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, "client-server")
-	numbers := func() (saved json.RawMessage) {
+	numbers := func() (saved NumbersText) {
 		g.do(t, func() (err error) {
 			saved, err = Numbers()
 			return err
@@ -183,11 +183,11 @@ func TestKeepTakesOver(t *testing.T) {
 			t.Errorf("map %s is pinned: %v", name, pinned)
 		}
 	}
-	if got := numbers(); got != nil {
+	if got := numbers(); got.Whole != nil {
 		t.Errorf("numbers that nobody gave are %s", got)
 	}
 	p.life.state.Boot = "the id that another mount namespace shows"
-	if err := p.Publish(Generation{Epoch: p.NextEpoch(), Numbers: json.RawMessage(`{"web": 7}`)}); err != nil {
+	if err := p.Publish(Generation{Epoch: p.NextEpoch(), Numbers: NumbersText{Whole: json.RawMessage(`{"web": 7}`)}}); err != nil {
 		t.Fatal(err)
 	}
 	p.mem.flows4[5].Slot[1].Core.Rule = 7
@@ -197,7 +197,7 @@ func TestKeepTakesOver(t *testing.T) {
 	seed, epoch := p.seed, p.NextEpoch()
 	leave(t, p)
 
-	if !bytes.Contains(numbers(), []byte(`"web": 7`)) {
+	if !bytes.Contains(numbers().Whole, []byte(`"web": 7`)) {
 		t.Errorf("numbers are %s", numbers())
 	}
 	p = g.kept(t, thisKernel, Options{Ports: routed(), Numbers: numbers()})
@@ -239,10 +239,10 @@ func TestKeepTakesOver(t *testing.T) {
 		if taken, _ := other.TakenOver(); taken {
 			t.Error("taken over without its numbers")
 		}
-		err = other.Publish(Generation{Epoch: other.NextEpoch(), Numbers: json.RawMessage(`{"other": 7}`)})
+		err = other.Publish(Generation{Epoch: other.NextEpoch(), Numbers: NumbersText{Whole: json.RawMessage(`{"other": 7}`)}})
 		return errors.Join(err, other.Leave())
 	})
-	if !bytes.Contains(numbers(), []byte(`"web": 7`)) {
+	if !bytes.Contains(numbers().Whole, []byte(`"web": 7`)) {
 		t.Errorf("numbers are %s", numbers())
 	}
 
@@ -319,7 +319,7 @@ func TestKeepDiscardsPinsOfTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.do(t, func() error {
-		if numbers, err := Numbers(); numbers != nil || err != nil {
+		if numbers, err := Numbers(); numbers.Whole != nil || err != nil {
 			t.Errorf("numbers of the dead: %s, %v", numbers, err)
 		}
 		return nil

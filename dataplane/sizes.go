@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -34,7 +33,7 @@ type Options struct {
 	// flows would mean something else, and they start afresh.
 	Keep    bool
 	Ports   []PortConfig
-	Numbers json.RawMessage
+	Numbers NumbersText
 	// Simulate loads programs that take clock, arrival port and routes from Plane.Sim instead of the
 	// kernel. Such a plane attaches to nothing: its ports come from Place.
 	Simulate bool

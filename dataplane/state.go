@@ -135,21 +135,21 @@ func (s *state) save() error {
 	return s.write()
 }
 
-// publish remembers an epoch that is about to be in force, what its numbers mean, unless that is nil, and
+// publish remembers an epoch that is about to be in force, what its numbers mean, unless that is nothing, and
 // whether it translates, limits sources and maps; nat may be nil.
-func (s *state) publish(epoch uint32, numbers json.RawMessage, nat *flowtable.NAT) error {
+func (s *state) publish(epoch uint32, numbers NumbersText, nat *flowtable.NAT) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Epoch, s.NAT = epoch, s.NAT || nat != nil
 	s.SourceLimits, s.Mappings = s.SourceLimits || nat.LimitsSources(), s.Mappings || nat.Maps()
-	if numbers != nil {
+	if numbers.Whole != nil {
 		s.Numbers.text = numbers
 	}
 	return s.write()
 }
 
 // setNumbers remembers what the numbers in the maps mean.
-func (s *state) setNumbers(numbers json.RawMessage) error {
+func (s *state) setNumbers(numbers NumbersText) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Numbers.text = numbers

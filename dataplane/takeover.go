@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -116,7 +115,7 @@ func (p *Plane) differs() string {
 	if !slices.Equal(fingerprints(p.options.Ports), s.Ports) {
 		return "the ports, their devices or their zones are others"
 	}
-	if !bytes.Equal(p.options.Numbers, s.Numbers.text) {
+	if !p.options.Numbers.equal(s.Numbers.text) {
 		return "the policy cannot go on with the numbers of rules, zones and MAC addresses"
 	}
 	return ""

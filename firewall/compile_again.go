@@ -28,7 +28,11 @@ func (c *compiler) sameRules() (runs []ruleRun) {
 	if c.opts.After == nil {
 		return nil
 	}
-	before, after := c.opts.After.source.policy.Rules, c.policy.Rules
+	return sameRuns(c.opts.After.source.policy.Rules, c.policy.Rules)
+}
+
+// sameRuns finds what two lists hold in the same place in memory and in the same order, not always all of it.
+func sameRuns[T any](before, after []*T) (runs []ruleRun) {
 	for i, j := 0, 0; i < len(before) && j < len(after); {
 		n := 0
 		for i+n < len(before) && j+n < len(after) && before[i+n] == after[j+n] {
@@ -52,9 +56,9 @@ func (c *compiler) sameRules() (runs []ruleRun) {
 	return runs
 }
 
-// nextSame returns where the first rule of after stands that before has too.
-func nextSame(before, after []*Rule) (i, j int, ok bool) {
-	places := make(map[*Rule]int, len(before))
+// nextSame returns where the first of after stands that before has too.
+func nextSame[T any](before, after []*T) (i, j int, ok bool) {
+	places := make(map[*T]int, len(before))
 	for i, r := range before {
 		places[r] = i
 	}

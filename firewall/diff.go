@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -53,50 +52,19 @@ type FieldDiff struct {
 // has changed is a change of the rule too. Lists are compared whole, and written out as far as people read.
 func Diff(before, after *Policy) []Difference {
 	out := []Difference{}
-	diffSection(&out, KindZone, before.Zones, after.Zones,
-		func(z *Zone) (string, Pos) { return z.Name, z.Pos }, zoneFields, nil)
+	out = append(out, sectionOf(KindZone, before.Zones, after.Zones, func(z *Zone) string { return z.Name },
+		func(z *Zone) Pos { return z.Pos }, zoneFields).changes()...)
 	out = append(out, diffSets(before.Sets, after.Sets)...)
-	diffSection(&out, KindWorkload, before.Workloads, after.Workloads,
-		func(w *Workload) (string, Pos) { return w.Name, w.Pos }, workloadFields, nil)
-	diffSection(&out, KindService, before.Services, after.Services,
-		func(s *Service) (string, Pos) { return s.Name, s.Pos }, serviceFields, nil)
-	natName := func(r *NATRule) (string, Pos) { return r.Name, r.Pos }
-	diffSection(&out, KindNAT, before.NAT, after.NAT, natName, natFields, nil)
-	out = append(out, moved(KindNAT, before.NAT, after.NAT, natName)...)
-	old, rules := otherRules(before, after)
-	ruleName := func(r *placedRule) (string, Pos) { return r.Name, r.policy.RulePos(r.index) }
-	diffSection(&out, KindRule, old, rules, ruleName, func(r *placedRule) []field { return ruleFields(r.Rule) },
-		func(a, b *placedRule) bool { return sameRule(a.Rule, b.Rule) })
-	out = append(out, moved(KindRule, old, rules, ruleName)...)
-	diffSection(&out, KindTest, before.Tests, after.Tests,
-		func(t *Test) (string, Pos) { return cmp.Or(t.Name, t.packetText()), t.Pos }, testFields, nil)
-	return out
-}
-
-// placedRule is a rule of a policy.
-type placedRule struct {
-	*Rule
-	policy *Policy
-	index  int
-}
-
-// otherRules returns the rules of both policies but for those at both ends that are known to be the same. One of these
-// is left in front, which what has moved may stand behind.
-func otherRules(before, after *Policy) (old, rules []placedRule) {
-	first, end := 0, [2]int{len(before.Rules), len(after.Rules)}
-	for first < min(end[0], end[1]) && before.Rules[first] == after.Rules[first] {
-		first++
-	}
-	for end[0] > first && end[1] > first && before.Rules[end[0]-1] == after.Rules[end[1]-1] {
-		end[0], end[1] = end[0]-1, end[1]-1
-	}
-	placed := func(p *Policy, end int) (out []placedRule) {
-		for i := max(first-1, 0); i < end; i++ {
-			out = append(out, placedRule{p.Rules[i], p, i})
-		}
-		return out
-	}
-	return placed(before, end[0]), placed(after, end[1])
+	out = append(out, sectionOf(KindWorkload, before.Workloads, after.Workloads, func(w *Workload) string { return w.Name },
+		func(w *Workload) Pos { return w.Pos }, workloadFields).changes()...)
+	out = append(out, sectionOf(KindService, before.Services, after.Services, func(s *Service) string { return s.Name },
+		func(s *Service) Pos { return s.Pos }, serviceFields).changes()...)
+	nat := sectionOf(KindNAT, before.NAT, after.NAT, func(r *NATRule) string { return r.Name }, func(r *NATRule) Pos { return r.Pos }, natFields)
+	out = append(append(out, nat.changes()...), nat.moved()...)
+	rules := section[Rule]{KindRule, before.Rules, after.Rules, func(r *Rule) string { return r.Name }, before.RulePos, after.RulePos, ruleFields, sameRule}
+	out = append(append(out, rules.changes()...), rules.moved()...)
+	return append(out, sectionOf(KindTest, before.Tests, after.Tests, func(t *Test) string { return cmp.Or(t.Name, t.packetText()) },
+		func(t *Test) Pos { return t.Pos }, testFields).changes()...)
 }
 
 // Changes are how many things of each kind differ.
@@ -144,52 +112,6 @@ func CountChanges(all []Difference) (c Changes) {
 type field struct {
 	key, text string
 	whole     any
-}
-
-// diffSection compares the things of one section by their names. Same may be nil; what it finds equal is, whatever else
-// the fields would say.
-func diffSection[T any](out *[]Difference, kind string, before, after []T, name func(*T) (string, Pos), fields func(*T) []field, same func(a, b *T) bool) {
-	old, stays := make(map[string]*T, len(before)), make(map[string]bool, len(after))
-	for i := range before {
-		n, _ := name(&before[i])
-		old[n] = &before[i]
-	}
-	for i := range after {
-		n, _ := name(&after[i])
-		stays[n] = true
-	}
-	for i := range before {
-		if n, pos := name(&before[i]); !stays[n] {
-			*out = append(*out, Difference{kind, n, DiffRemoved, []FieldDiff{}, pos.File, pos.Line})
-		}
-	}
-	for i := range after {
-		n, pos := name(&after[i])
-		d := Difference{kind, n, DiffChanged, []FieldDiff{}, pos.File, pos.Line}
-		was := old[n]
-		if was == nil {
-			d.How = DiffAdded
-			for _, f := range fields(&after[i]) {
-				if f.text != "" {
-					d.Fields = append(d.Fields, FieldDiff{f.key, "", f.text})
-				}
-			}
-			*out = append(*out, d)
-			continue
-		}
-		if same != nil && same(was, &after[i]) {
-			continue
-		}
-		is := fields(&after[i])
-		for k, f := range fields(was) {
-			if !equal(f.whole, is[k].whole) {
-				d.Fields = append(d.Fields, FieldDiff{f.key, f.text, is[k].text})
-			}
-		}
-		if len(d.Fields) > 0 {
-			*out = append(*out, d)
-		}
-	}
 }
 
 // equal compares two values of one key. Whether a list was left out or is empty is the same.
@@ -319,10 +241,9 @@ func testFields(t *Test) []field {
 // diffSets compares sets by their entries, of which there may be millions: told are how many came and
 // went, and a few.
 func diffSets(before, after []Set) []Difference {
-	var out []Difference
-	diffSection(&out, KindSet, before, after, func(s *Set) (string, Pos) { return s.Name, s.Pos }, func(s *Set) []field {
+	out := sectionOf(KindSet, before, after, func(s *Set) string { return s.Name }, func(s *Set) Pos { return s.Pos }, func(s *Set) []field {
 		return []field{word("type", string(s.Type)), word("file", s.File), word("description", s.Description)}
-	}, nil)
+	}).changes()
 	for i := range after {
 		s := &after[i]
 		k := slices.IndexFunc(before, func(b Set) bool { return b.Name == s.Name })
@@ -386,59 +307,4 @@ func members[T any](before, after []T, order func(a, b T) int, text func(T) stri
 		return fmt.Sprintf("%d: %s", len(some), list(some, text))
 	}
 	return tell(added), tell(gone)
-}
-
-// moved names the fewest rules that have to move for those that both policies have to stand in the
-// new order, as the first that matches decides. One that has changed besides is told here too.
-func moved[T any](kind string, before, after []T, name func(*T) (string, Pos)) []Difference {
-	nameOf := func(r *T) string { n, _ := name(r); return n }
-	place := make(map[string]int, len(before))
-	for i := range before {
-		place[nameOf(&before[i])] = i
-	}
-	var common []int // positions in after
-	for i := range after {
-		if _, old := place[nameOf(&after[i])]; old {
-			common = append(common, i)
-		}
-	}
-	// The longest run of rules whose old places ascend stays: patience sorting.
-	var tops []int // index into common of the smallest end of a run of each length
-	previous := make([]int, len(common))
-	for i, at := range common {
-		p := place[nameOf(&after[at])]
-		n := sort.Search(len(tops), func(k int) bool { return place[nameOf(&after[common[tops[k]]])] >= p })
-		previous[i] = -1
-		if n > 0 {
-			previous[i] = tops[n-1]
-		}
-		if n == len(tops) {
-			tops = append(tops, i)
-		} else {
-			tops[n] = i
-		}
-	}
-	stays := make(map[int]bool, len(tops))
-	if len(tops) > 0 {
-		for i := tops[len(tops)-1]; i >= 0; i = previous[i] {
-			stays[common[i]] = true
-		}
-	}
-	var out []Difference
-	for _, at := range common {
-		if stays[at] {
-			continue
-		}
-		n, pos := name(&after[at])
-		where := "first"
-		if at > 0 {
-			where = "behind " + nameOf(&after[at-1])
-		}
-		was := "first"
-		if p := place[n]; p > 0 {
-			was = "behind " + nameOf(&before[p-1])
-		}
-		out = append(out, Difference{kind, n, DiffMoved, []FieldDiff{{"place", was, where}}, pos.File, pos.Line})
-	}
-	return out
 }

@@ -172,7 +172,7 @@ func TestMovedRules(t *testing.T) {
 			}
 		}
 		named := make(map[string]bool)
-		for _, d := range moved(KindRule, before, after, func(r *Rule) (string, Pos) { return r.Name, Pos{} }) {
+		for _, d := range sectionOf(KindRule, before, after, func(r *Rule) string { return r.Name }, func(*Rule) Pos { return Pos{} }, nil).moved() {
 			named[d.Name] = true
 		}
 		stay := func(moved func(string) bool) (names []string, inOrder bool) {
@@ -234,5 +234,59 @@ func TestSameRule(t *testing.T) {
 		if sameRule(&a, &b) || sameRule(&b, &a) {
 			t.Errorf("rules with another %s are the same", f.Name)
 		}
+	}
+}
+
+// Of two readings that share their rules the same is told as of two that do not.
+func TestDiffOfSharedRules(t *testing.T) {
+	random := rand.New(rand.NewPCG(21, 22))
+	names := 0
+	rule := func() string {
+		names++
+		return fmt.Sprintf("  - {name: r%d, from: lan, to: {zone: wan, addresses: [203.0.113.%d]}, service: tcp/%d, action: allow}\n", names, random.IntN(3), 1+random.IntN(2))
+	}
+	var lines []string
+	for range 30 {
+		lines = append(lines, rule())
+	}
+	var reading Reading
+	read := func(with func([]Source) (*Policy, error)) *Policy {
+		t.Helper()
+		text := "apiVersion: softdpu/v1\nkind: Policy\nzones: {lan: {ports: [lan0]}, wan: {ports: [wan0]}}\nrules:\n" + strings.Join(lines, "")
+		p, err := with([]Source{{Name: "p.yaml", Text: []byte(text)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	again := func(s []Source) (*Policy, error) { return reading.Parse(s, nil) }
+	afresh := func(s []Source) (*Policy, error) { return Parse(s, nil) }
+	moves := 0
+	for round := range 300 {
+		shared, apart := read(again), read(afresh)
+		for range 1 + random.IntN(4) {
+			i, j := random.IntN(len(lines)), random.IntN(len(lines))
+			switch line := lines[i]; random.IntN(4) {
+			case 0:
+				lines = slices.Insert(lines, j, rule())
+			case 1:
+				lines = slices.Delete(lines, i, i+1)
+			case 2:
+				lines = slices.Insert(slices.Delete(lines, i, i+1), min(j, len(lines)-1), line)
+			default:
+				lines[i] = strings.Replace(line, "action: allow", "action: deny", 1)
+			}
+		}
+		for len(lines) < 20 {
+			lines = append(lines, rule())
+		}
+		got, want := Diff(shared, read(again)), Diff(apart, read(afresh))
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("round %d: %q, want %q", round, tell(got), tell(want))
+		}
+		moves += CountChanges(got).Rules.Moved
+	}
+	if moves < 100 {
+		t.Errorf("%d rules have moved: the test asks too little", moves)
 	}
 }

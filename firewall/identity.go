@@ -60,9 +60,8 @@ type Borne struct {
 // are given to others from then on, the lowest first.
 func (i *Identities) Release(now time.Time, b *Borne) *Identities {
 	out := &Identities{i.rules, maps.Clone(i.gone), slices.Clone(i.zones), make(map[MAC]macIdentity, len(i.macs)), slices.Clone(i.nat)}
-	rested := func(gone time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
 	for n, gone := range i.gone {
-		if !rested(gone) || b.Rules[RuleFirst+uint32(n)] {
+		if !rested(gone, now) || b.Rules[RuleFirst+uint32(n)] {
 			continue
 		}
 		if len(out.gone) == len(i.gone) {
@@ -72,44 +71,44 @@ func (i *Identities) Release(now time.Time, b *Borne) *Identities {
 		delete(out.gone, n)
 	}
 	for n := range out.zones {
-		if z := &out.zones[n]; rested(z.gone) && !b.Zones[zoneFirst+n] {
+		if z := &out.zones[n]; rested(z.gone, now) && !b.Zones[zoneFirst+n] {
 			*z = zoneIdentity{}
 		}
 	}
 	for n := range out.nat {
-		if r := &out.nat[n]; rested(r.gone) && !b.NAT[uint32(n)+1] {
+		if r := &out.nat[n]; rested(r.gone, now) && !b.NAT[uint32(n)+1] {
 			*r = natIdentity{}
 		}
 	}
 	for mac, m := range i.macs {
-		if !rested(m.gone) || b.MACs[m.id] {
+		if !rested(m.gone, now) || b.MACs[m.id] {
 			out.macs[mac] = m
 		}
 	}
 	return out
 }
 
-// AnyGone reports whether there is a number of something that no policy has any more.
-func (i *Identities) AnyGone() bool {
-	if len(i.gone) > 0 {
-		return true
+// rested reports whether the number of what has been gone since then may be another's at now.
+func rested(gone, now time.Time) bool { return !gone.IsZero() && now.Sub(gone) >= IdentityRest }
+
+// AnyRested reports whether there is a number that Release would free at now if no flow bore it; nat, whether that of a
+// nat rule is among them.
+func (i *Identities) AnyRested(now time.Time) (any, nat bool) {
+	for n := range i.nat {
+		if rested(i.nat[n].gone, now) {
+			return true, true
+		}
 	}
 	for n := range i.zones {
-		if !i.zones[n].gone.IsZero() {
-			return true
-		}
+		any = any || rested(i.zones[n].gone, now)
 	}
-	for n := range i.nat {
-		if !i.nat[n].gone.IsZero() {
-			return true
-		}
+	for _, gone := range i.gone {
+		any = any || rested(gone, now)
 	}
 	for _, m := range i.macs {
-		if !m.gone.IsZero() {
-			return true
-		}
+		any = any || rested(m.gone, now)
 	}
-	return false
+	return any, false
 }
 
 // Rules returns the number of rule ids in use, those of the built-in rules included: all are below it.

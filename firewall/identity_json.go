@@ -1,7 +1,6 @@
 package firewall
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -58,7 +57,21 @@ type savedNAT struct {
 
 // MarshalJSON writes what another process needs to go on with flows of this one.
 func (i *Identities) MarshalJSON() ([]byte, error) {
-	s := savedIdentities{Zones: []savedZone{}, MACs: []savedMAC{}}
+	rest, err := json.Marshal(struct {
+		Zones []savedZone `json:"zones"`
+		MACs  []savedMAC  `json:"macs"`
+		NAT   []savedNAT  `json:"nat,omitempty"`
+	}{i.savedZones(), i.savedMACs(), i.savedNAT()})
+	if err != nil {
+		return nil, err
+	}
+	text := append(make([]byte, 0, 100*len(i.rules)+len(rest)+16), `{"rules":[`...)
+	text = append(i.appendRules(text), `],`...)
+	return append(text, rest[1:]...), nil
+}
+
+func (i *Identities) savedZones() []savedZone {
+	out := []savedZone{}
 	for n, z := range i.zones {
 		if z.name == "" {
 			continue
@@ -67,30 +80,30 @@ func (i *Identities) MarshalJSON() ([]byte, error) {
 		for _, p := range z.places {
 			saved.Places = append(saved.Places, savedPlace{p.port, p.vlan})
 		}
-		s.Zones = append(s.Zones, saved)
+		out = append(out, saved)
 	}
+	return out
+}
+
+func (i *Identities) savedMACs() []savedMAC {
+	out := []savedMAC{}
 	for mac, m := range i.macs {
-		s.MACs = append(s.MACs, savedMAC{m.id, mac.String(), m.gone})
+		out = append(out, savedMAC{m.id, mac.String(), m.gone})
 	}
-	slices.SortFunc(s.MACs, func(a, b savedMAC) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b savedMAC) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func (i *Identities) savedNAT() []savedNAT {
+	out := []savedNAT{}
 	for n := range i.nat {
 		if r := &i.nat[n]; r.info.Name != "" {
-			s.NAT = append(s.NAT, savedNAT{
+			out = append(out, savedNAT{
 				uint32(n) + 1, r.info.Name, r.info.Family, r.info.Destinations, r.info.Kind, r.info.File, r.info.Line, r.gone,
 			})
 		}
 	}
-	rest, err := json.Marshal(struct {
-		Zones []savedZone `json:"zones"`
-		MACs  []savedMAC  `json:"macs"`
-		NAT   []savedNAT  `json:"nat,omitempty"`
-	}{s.Zones, s.MACs, s.NAT})
-	if err != nil {
-		return nil, err
-	}
-	text := append(make([]byte, 0, 100*len(i.rules)+len(rest)+16), `{"rules":[`...)
-	text = append(i.appendRules(text), `],`...)
-	return append(text, rest[1:]...), nil
+	return out
 }
 
 // appendRules writes the rules one by one: they may be a hundred thousand, and are written with every policy.
@@ -130,27 +143,29 @@ func appendQuoted(text []byte, s string) []byte {
 	return append(append(append(text, '"'), s...), '"')
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. It refuses what Compile could not have made.
+// UnmarshalJSON is ReadIdentities.
 func (i *Identities) UnmarshalJSON(text []byte) error {
-	var s savedIdentities
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
-		return fmt.Errorf("read identities: %w", err)
+	read, err := ReadIdentities(text, nil)
+	if err == nil {
+		*i = *read
 	}
+	return err
+}
+
+func (s *savedIdentities) identities() (*Identities, error) {
 	out := Identities{macs: make(map[MAC]macIdentity, len(s.MACs))}
 	names := make(map[string]bool)
 	for _, r := range s.Rules {
 		n := int(r.ID) - int(RuleFirst)
 		if n < 0 || r.ID >= maxRules || r.Name == "" || names[r.Name] {
-			return fmt.Errorf("read identities: rule %q cannot have id %d", r.Name, r.ID)
+			return nil, fmt.Errorf("read identities: rule %q cannot have id %d", r.Name, r.ID)
 		}
 		names[r.Name] = true
 		for len(out.rules) <= n {
 			out.rules = append(out.rules, freeRule)
 		}
 		if out.rules[n].Name != "" {
-			return fmt.Errorf("read identities: rules %q and %q have id %d", out.rules[n].Name, r.Name, r.ID)
+			return nil, fmt.Errorf("read identities: rules %q and %q have id %d", out.rules[n].Name, r.Name, r.ID)
 		}
 		out.rules[n] = RuleInfo{Rule: &Rule{Name: r.Name}, File: r.File, Line: r.Line, Gone: !r.Gone.IsZero()}
 		if !r.Gone.IsZero() {
@@ -163,13 +178,13 @@ func (i *Identities) UnmarshalJSON(text []byte) error {
 	for _, z := range s.Zones {
 		n := z.ID - zoneFirst
 		if n < 0 || z.ID > zoneMax || z.Name == "" {
-			return fmt.Errorf("read identities: zone %q cannot have id %d", z.Name, z.ID)
+			return nil, fmt.Errorf("read identities: zone %q cannot have id %d", z.Name, z.ID)
 		}
 		for len(out.zones) <= n {
 			out.zones = append(out.zones, zoneIdentity{})
 		}
 		if out.zones[n].name != "" {
-			return fmt.Errorf("read identities: zones %q and %q have id %d", out.zones[n].name, z.Name, z.ID)
+			return nil, fmt.Errorf("read identities: zones %q and %q have id %d", out.zones[n].name, z.Name, z.ID)
 		}
 		out.zones[n] = zoneIdentity{name: z.Name, gone: z.Gone}
 		for _, p := range z.Places {
@@ -180,16 +195,15 @@ func (i *Identities) UnmarshalJSON(text []byte) error {
 	for _, m := range s.MACs {
 		mac, err := net.ParseMAC(m.MAC)
 		if err != nil || len(mac) != len(MAC{}) || m.ID == 0 || taken[m.ID] {
-			return fmt.Errorf("read identities: MAC address %q cannot have id %d", m.MAC, m.ID)
+			return nil, fmt.Errorf("read identities: MAC address %q cannot have id %d", m.MAC, m.ID)
 		}
 		taken[m.ID] = true
 		out.macs[MAC(mac)] = macIdentity{m.ID, m.Gone}
 	}
 	if err := out.readNAT(s.NAT); err != nil {
-		return err
+		return nil, err
 	}
-	*i = out
-	return nil
+	return &out, nil
 }
 
 func (i *Identities) readNAT(saved []savedNAT) error {

@@ -2,6 +2,8 @@ package firewall
 
 import (
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -82,6 +84,80 @@ func TestIdentitiesDamaged(t *testing.T) {
 		}
 		if i.RuleName(RuleFirst) != "kept" {
 			t.Errorf("%s: half of it was read", tt.text)
+		}
+	}
+}
+
+// Identities that are saved as what they have other than earlier ones are read as if they were saved whole, whatever
+// came and went in between.
+func TestIdentitiesSavedSince(t *testing.T) {
+	must := func(text []byte, err error) []byte {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	random := rand.New(rand.NewPCG(31, 7))
+	policy := func() string {
+		var names []string
+		for n := range 12 {
+			if random.IntN(2) == 0 {
+				names = append(names, fmt.Sprintf("r%d", n))
+			}
+		}
+		random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		text := rulesText(names...)
+		if random.IntN(3) == 0 {
+			text += fmt.Sprintf("workloads: {w: {zone: lan, macs: [\"02:00:00:00:00:0%d\"]}}\n", random.IntN(3))
+		}
+		if random.IntN(3) == 0 {
+			text += fmt.Sprintf("nat: [{name: n%d, from: {zone: lan}, to: {zone: wan}, masquerade: {}}]\n", random.IntN(3))
+		}
+		return text
+	}
+	now := day
+	var is *Identities
+	for round := range 60 {
+		if random.IntN(4) == 0 && is != nil {
+			now = now.Add(IdentityRest)
+			is = is.Release(now, new(Borne))
+		}
+		earlier := after(t, is, now, policy()).Identities
+		is = earlier
+		for range random.IntN(4) {
+			now = now.Add(time.Second)
+			is = after(t, is, now, policy()).Identities
+		}
+		whole, since := must(earlier.MarshalJSON()), must(is.Since(earlier))
+		read, err := ReadIdentities(whole, since)
+		if err != nil {
+			t.Fatalf("round %d: %v\n%s\n%s", round, err, whole, since)
+		}
+		want := new(Identities)
+		if err := want.UnmarshalJSON(must(is.MarshalJSON())); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range []*Identities{read, want} {
+			for n := range i.rules { // where a rule in force stands its policy says
+				if !i.rules[n].Gone {
+					i.rules[n].File, i.rules[n].Line = "", 0
+				}
+			}
+			for len(i.rules) > 0 && i.rules[len(i.rules)-1].Name == "" {
+				i.rules = i.rules[:len(i.rules)-1]
+			}
+		}
+		if !reflect.DeepEqual(read, want) {
+			t.Fatalf("round %d: read as %s, want %s\n%s\n%s", round, must(read.MarshalJSON()), must(want.MarshalJSON()), whole, since)
+		}
+	}
+	if same := must(is.Since(is)); string(same) != "{}" {
+		t.Errorf("nothing has changed, and %s is saved", same)
+	}
+	for _, damaged := range []string{`{"rules":[{"id":7,"name":"other"},{"id":8,"name":"other"}]}`, `{"rulez":[]}`, `[`} {
+		if _, err := ReadIdentities(must(is.MarshalJSON()), []byte(damaged)); err == nil {
+			t.Errorf("%s is read", damaged)
 		}
 	}
 }

@@ -410,10 +410,13 @@ func TestNATIdentities(t *testing.T) {
 		if two.NAT.Rules[1] != (bpf.XDPNatRule{}) || bpf.XDPNatKind(two.NAT.Rules[2].Kind) != bpf.XDPNatKindNAT_MASQUERADE {
 			t.Errorf("rules are %+v", two.NAT.Rules)
 		}
-		if !two.Identities.AnyGone() {
-			t.Error("nothing is gone")
-		}
 		later := day.Add(IdentityRest)
+		if any, nat := two.Identities.AnyRested(later.Add(-1)); any || nat {
+			t.Error("something has rested too early")
+		}
+		if any, nat := two.Identities.AnyRested(later); !any || !nat {
+			t.Error("nothing has rested")
+		}
 		if got := after(t, two.Identities.Release(later, &Borne{NAT: map[uint32]bool{1: true}}), later, text(rule("c", "masquerade: {}"))).NATOrder; !reflect.DeepEqual(got, [][]uint32{{5}}) {
 			t.Errorf("a new rule has %v while flows bear the old one", got)
 		}

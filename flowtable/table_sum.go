@@ -7,6 +7,9 @@ type Sum struct {
 	State   bpf.XDPFlowState
 	Revoked bool
 	Rule    uint32
+	From    uint8
+	To      uint8
+	Context uint16    // identity of the opener's MAC
 	Packets [2]uint64 // opener's direction first
 	Bytes   [2]uint64 // IP total lengths
 	Stages  uint8     // STAGE_*, of either direction
@@ -23,6 +26,7 @@ func sumOf(e *entry, s *Sum) bool {
 		o = 1
 	}
 	s.State, s.Revoked, s.Rule = stateOf(word), word&WordRevoked != 0, e.core.Rule&verdictRuleMask
+	s.From, s.To, s.Context = e.core.From, e.core.To, e.core.Context
 	s.Packets = [2]uint64{e.count[o].Packets, e.count[o^1].Packets}
 	s.Bytes = [2]uint64{e.count[o].Bytes, e.count[o^1].Bytes}
 	s.Stages = e.leg[0].Stages | e.leg[1].Stages

@@ -35,6 +35,7 @@ func TestSumsAreThoseOfAll(t *testing.T) {
 					for leg := range e.count {
 						e.count[leg] = bpf.XDPFlowCount{Packets: rng.Uint64N(1000), Bytes: rng.Uint64N(1_000_000)}
 					}
+					e.core.From, e.core.To, e.core.Context = uint8(rng.IntN(256)), uint8(rng.IntN(256)), uint16(rng.IntN(1<<16))
 					if rng.IntN(4) == 0 {
 						e.core.Word |= WordRevoked
 					}
@@ -42,7 +43,7 @@ func TestSumsAreThoseOfAll(t *testing.T) {
 			}
 			want, got := make(map[Sum]int), make(map[Sum]int)
 			for f := range table.All() {
-				want[Sum{f.State, f.Revoked, f.Rule, f.Packets, f.Bytes, f.Stages[0] | f.Stages[1]}]++
+				want[Sum{f.State, f.Revoked, f.Rule, f.From, f.To, f.Context, f.Packets, f.Bytes, f.Stages[0] | f.Stages[1]}]++
 			}
 			n := 0
 			table.Sums(func(s *Sum) { got[*s]++; n++ })

@@ -1,17 +1,18 @@
 package gateway
 
 import (
-	"encoding/json"
 	"log/slog"
 	"time"
+
+	"github.com/softdpu/softdpu/dataplane"
 )
 
 // A beginning is what a start puts in force.
 type beginning struct {
 	*candidate
 	rules  *Ruleset
-	before json.RawMessage // see prepareFirst
-	by     string          // byNotConfirmed: a change was not confirmed in time; else ""
+	before dataplane.NumbersText // see prepareFirst
+	by     string                // byNotConfirmed: a change was not confirmed in time; else ""
 }
 
 // begin chooses what to start with and prepares it: the files that the configuration names, unless a
@@ -41,7 +42,7 @@ func begin(c *Config, h *history, now time.Time, log *slog.Logger) (*beginning, 
 		}
 		log.Error("the policy that should be in force cannot be: the next best is", "entry", choice.entry, "error", err)
 	}
-	k, err := readCandidate(c)
+	k, err := h.reader.read(c)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func (h *history) choices(c *Config, log *slog.Logger) []choice {
 	if x.Held == nil {
 		return nil
 	}
-	if !onDisk(c).equal(&x.Held.Disk) {
+	if !h.reader.onDisk(c).equal(&x.Held.Disk) {
 		log.Warn("the files have changed since another policy was rolled back to: they are put in force", "entry", x.Held.Entry)
 		return nil
 	}
@@ -99,7 +100,7 @@ func (g *running) noteStart(epoch uint32, q *change) {
 		}
 	}
 	if b.restored != 0 {
-		rec.disk = onDisk(g.config)
+		rec.disk = h.reader.onDisk(g.config)
 	}
 	_, _ = h.put(q, rec, false) // which has been logged
 }

@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -40,73 +39,6 @@ const (
 	sourcePolicy = "policy"
 	sourceSet    = "set"
 )
-
-func (k *candidate) add(path, kind string, text []byte) {
-	if slices.ContainsFunc(k.files, func(f sourceFile) bool { return f.Path == path }) {
-		return // several sets may be of one file
-	}
-	sum := sha256.Sum256(text)
-	k.files = append(k.files, sourceFile{path, kind, hex.EncodeToString(sum[:]), int64(len(text)), text})
-}
-
-// readCandidate reads the policy that the configuration names. Beside an error it returns what could be
-// read.
-func readCandidate(c *Config) (*candidate, error) {
-	k := &candidate{config: c}
-	k.add(c.File, sourceConfig, c.Text)
-	misnamed := func(err error) error {
-		return firewall.Errors{firewall.Unreadable(c.PolicyPos, "policy", err, "policy names a file, or a directory of *.yaml files")}
-	}
-	paths, err := firewall.PolicyFiles(c.Policy)
-	if err != nil {
-		return k, misnamed(err)
-	}
-	var sources []firewall.Source
-	for _, path := range paths {
-		text, err := firewall.ReadFile(path)
-		if err != nil {
-			return k, misnamed(err)
-		}
-		k.add(path, sourcePolicy, text)
-		sources = append(sources, firewall.Source{Name: path, Text: text})
-	}
-	k.policy, err = firewall.Parse(sources, func(path string) ([]byte, error) {
-		text, err := firewall.ReadFile(path)
-		if err == nil {
-			k.add(path, sourceSet, text)
-		}
-		return text, err
-	})
-	return k, err
-}
-
-// parse reads configuration and policy from the files of a candidate whose texts are there.
-func (k *candidate) parse() (err error) {
-	texts := make(map[string][]byte, len(k.files))
-	var sources []firewall.Source
-	for _, f := range k.files {
-		texts[f.Path] = f.text
-		switch f.Kind {
-		case sourceConfig:
-			if k.config, err = ParseConfig(f.Path, f.text); err != nil {
-				return err
-			}
-			k.config.Sum, k.config.Text = sha256.Sum256(f.text), f.text
-		case sourcePolicy:
-			sources = append(sources, firewall.Source{Name: f.Path, Text: f.text})
-		}
-	}
-	if k.config == nil {
-		return errors.New("there is no configuration among the files")
-	}
-	k.policy, err = firewall.Parse(sources, func(path string) ([]byte, error) {
-		if text, kept := texts[path]; kept {
-			return text, nil
-		}
-		return nil, fmt.Errorf("%s is not among the files", path)
-	})
-	return err
-}
 
 // prepare compiles the policy for this gateway and runs its tests through the compiled classifier. A
 // policy that was in force before has passed its tests then: what of them fails now, because a rule has
@@ -170,7 +102,7 @@ type diskState struct {
 func (a *diskState) equal(b *diskState) bool { return a.Keys == b.Keys && maps.Equal(a.Sums, b.Sums) }
 
 // onDisk looks at the files that a start would read, right or wrong. C is the configuration that runs.
-func onDisk(c *Config) *diskState {
+func (p *policyReader) onDisk(c *Config) *diskState {
 	disk, err := LoadConfig(c.File)
 	if err != nil {
 		d := &diskState{Sums: map[string]string{c.File: ""}}
@@ -180,7 +112,7 @@ func onDisk(c *Config) *diskState {
 		}
 		return d
 	}
-	k, _ := readCandidate(disk) // what is wrong with them is not asked
+	k, _ := p.read(disk) // what is wrong with them is not asked
 	d := k.state(disk.policyKeys())
 	if paths, err := firewall.PolicyFiles(disk.Policy); err == nil {
 		for _, path := range paths {

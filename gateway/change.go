@@ -19,11 +19,13 @@ const (
 // of it. The error is a firewall.Errors if the text is at fault or asks for what only a restart can do,
 // and a Conflict if it does not go together with what is under way.
 func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded, error) {
+	q.began = time.Now()
 	g.options.Supervisor.Reloading()
 	defer func() { g.options.Supervisor.Ready(g.summary()) }()
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
+		g.beside(q, k)
 		r, err = g.compile(k)
 	}
 	var done *Reloaded
@@ -41,7 +43,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	}
 	log := g.options.Log.With(q.args()...)
 	warn(log, slices.Concat(r.config.Warnings, r.Warnings, g.idleSets()))
-	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "nat", done.NAT, "tests_passed", done.Tests)
+	log.Info("policy reloaded", "epoch", done.Epoch, "entry", done.Entry, "rules", done.Rules, "nat", done.NAT, "tests_passed", done.Tests, "took_ms", done.TookMS)
 	if done.ComesBack != nil {
 		log.Warn("the policy comes back to the one before unless it is confirmed", "entry", done.Entry, "deadline", done.ComesBack.Format(time.RFC3339),
 			"confirm", "softdpu policy confirm")
@@ -51,6 +53,15 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 			"until", "the files change, or 'softdpu policy apply'")
 	}
 	return done, nil
+}
+
+// beside begins what does not wait for the policy to be compiled: to compare it with the one in force, and to write its
+// files into the history, which keeps them only if it comes into force.
+func (g *running) beside(q *change, k *candidate) {
+	before, compared := g.rules.Load().policy, make(chan *firewall.Changes, 1)
+	go func() { compared <- changesOf(before, k.policy) }()
+	q.compared = func() { q.changes = <-compared }
+	g.history.storeAhead(k.files)
 }
 
 // args are the change for a line of the log.
@@ -80,7 +91,7 @@ func (g *running) reload(q *change) (*Reloaded, error) {
 		if err != nil {
 			return nil, err
 		}
-		k, err := readCandidate(c)
+		k, err := g.history.reader.read(c)
 		if errs := g.config.restartFor(c); len(errs) > 0 {
 			return k, errs
 		}
@@ -98,7 +109,7 @@ func (g *running) admits(q *change) error {
 			"'softdpu policy confirm' keeps it, 'softdpu policy rollback' takes it back at once",
 		}
 	}
-	if held := g.history.held(); held != nil && q.by == bySignal && onDisk(g.config).equal(&held.Disk) {
+	if held := g.history.held(); held != nil && q.by == bySignal && g.history.reader.onDisk(g.config).equal(&held.Disk) {
 		return &Conflict{"the files are still those that were rolled back", "change them, or 'softdpu policy apply' puts them in force as they are"}
 	}
 	return nil
@@ -131,17 +142,27 @@ func (g *running) restore(entry int) (*candidate, error) {
 
 // compile makes a candidate ready to follow the policy in force. It changes nothing.
 func (g *running) compile(k *candidate) (*Ruleset, error) {
-	identities, err := g.identities()
-	if err != nil {
-		return nil, err
-	}
 	routes, err := openRouteOracle(k.config)
 	if err != nil {
 		return nil, err
 	}
 	defer routes.close()
 	options := k.config.CompileOptions(g.now())
-	options.Previous, k.after = identities, g.rules.Load()
+	k.after = g.rules.Load()
+	options.Previous = k.after.Compiled.Identities
+	r, err := k.prepare(options, routes.zone)
+	if err == nil && r.Compiled.Identities.Rules() <= int(g.plane.Sizes().Rules) {
+		return r, nil
+	}
+	// There may be no number left, and some that can be freed.
+	identities, failed := g.identities()
+	if failed != nil || identities == options.Previous {
+		return r, errors.Join(err, failed)
+	}
+	if err == nil {
+		r.revision.drop()
+	}
+	options.Previous = identities
 	return k.prepare(options, routes.zone)
 }
 
@@ -153,7 +174,7 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	epoch, _ := g.plane.Epoch()
 	rec := q.record(k, r, epoch+1)
 	compare := func() {
-		q.changes = changesOf(old.policy, r.policy)
+		q.compared()
 		rec.Changes = q.changes
 	}
 	fallback := (*candidate)(nil)
@@ -168,9 +189,9 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		}
 	}
 	if k.restored != 0 {
-		rec.disk = onDisk(g.config)
+		rec.disk = g.history.reader.onDisk(g.config)
 	}
-	back, noted := func() {}, error(nil)
+	back, noted, written := func() {}, error(nil), func() error { return nil }
 	early := q.confirm > 0 || k.restored != 0
 	if early {
 		compare()
@@ -184,14 +205,11 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 		back()
 		return nil, err
 	}
+	took := time.Since(q.began)
 	warnings = append(warnings, g.idleSets()...)
 	if !early {
 		compare() // of many rules that takes longer than to put them in force
-		_, noted = g.history.put(q, rec, false)
-	}
-	if noted != nil {
-		warnings = append(warnings, firewall.Error{
-			Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", noted), Hint: "a restart goes by what was written last, else by the files"})
+		written = g.history.note(q, rec)
 	}
 	g.history.show()
 	g.fallback = fallback
@@ -200,7 +218,14 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	g.events.policyChange(r, epoch, q)
 	done := &Reloaded{
 		Epoch: epoch, Entry: q.entry, Restored: k.restored, Files: r.Files, Rules: len(r.Compiled.Order), NAT: len(r.Compiled.NATOrder), Tests: r.passed(),
-		Warnings: Mistakes(warnings),
+		TookMS: float64(took.Microseconds()) / 1000, Warnings: Mistakes(warnings),
+	}
+	done.finish = func() {
+		if err := errors.Join(noted, written()); err != nil {
+			done.Warnings = append(done.Warnings, Mistakes(firewall.Errors{{
+				Msg: fmt.Sprintf("the policy is in force, and the history could not be written: %v", err), Hint: "a restart goes by what was written last, else by the files",
+			}})...)
+		}
 	}
 	if p := g.history.pending(); p != nil {
 		done.ComesBack = &p.Deadline
@@ -289,6 +314,7 @@ func (g *running) comeBack() {
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
+		g.beside(q, k)
 		r, err = g.compile(k)
 	}
 	if err == nil {

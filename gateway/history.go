@@ -44,6 +44,10 @@ type history struct {
 	log    *slog.Logger
 	boot   string               // id of the kernel's run
 	uptime func() time.Duration // since the machine has started, on a clock that nobody sets
+	reader *policyReader
+
+	work  historyWork
+	ahead *storing // nil: nothing has been stored ahead
 
 	mu      sync.Mutex
 	index   historyIndex // as the next start shall find it
@@ -100,7 +104,9 @@ type change struct {
 
 	entry    int               // of the history, once it has one
 	restored int               // entry whose policy it brings back
+	began    time.Time         // by the machine's clock
 	changes  *firewall.Changes // of the policy before, once known
+	compared func()            // waits until they are
 }
 
 // By whom or what a policy came into force.
@@ -233,29 +239,6 @@ func (h *history) held() *heldPolicy {
 	return h.index.Held
 }
 
-// update writes a changed index. After an error it is in memory alone, or, if it must be on disk, nowhere.
-func (h *history) update(must bool, fn func(*historyIndex)) error {
-	h.mu.Lock()
-	next := h.index.clone()
-	h.mu.Unlock()
-	fn(&next)
-	next.prune()
-	err := h.write(&next)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	was := h.trouble
-	if h.trouble = err; err != nil && (was == nil || was.Error() != err.Error()) {
-		h.log.Error("the history of the policy cannot be written", "directory", h.dir, "error", err)
-	}
-	if err == nil && was != nil {
-		h.log.Info("the history of the policy is written again", "directory", h.dir)
-	}
-	if err == nil || !must {
-		h.index = next
-	}
-	return err
-}
-
 // record makes the record of a change that is to be, or is, in force under an epoch.
 func (q *change) record(k *candidate, r *Ruleset, epoch uint32) record {
 	q.restored = k.restored
@@ -267,62 +250,6 @@ func (q *change) record(k *candidate, r *Ruleset, epoch uint32) record {
 		},
 		Keys: r.config.policyKeys(), Sources: k.files,
 	}
-}
-
-// put notes what is in force from now on, and returns what takes that back. What was in force before is
-// no news without something to say of it. With must an error means that nothing was noted.
-func (h *history) put(q *change, r record, must bool) (back func(), err error) {
-	h.mu.Lock()
-	before := h.index
-	h.mu.Unlock()
-	var held *heldPolicy
-	current := before.find(before.Current)
-	news := current == nil || len(current.Sources) == 0 || !current.same(&r) || q.comment != "" || q.confirm > 0 || r.Restored != 0
-	q.entry = before.Current
-	if news {
-		q.entry = before.Next
-	}
-	if r.Restored != 0 {
-		if held = (&heldPolicy{q.entry, *r.disk}); r.disk.equal(r.state()) {
-			held = nil // the files are those again
-		}
-	}
-	r.Entry = q.entry
-	var pending *pendingChange
-	if q.confirm > 0 {
-		r.Confirm = confirmWaiting
-		pending = &pendingChange{
-			Entry: q.entry, Before: before.Current, Deadline: r.Time.Add(q.confirm), Boot: h.boot, Uptime: h.uptime() + q.confirm,
-		}
-	}
-	stored := error(nil)
-	if news {
-		if stored = h.store(r.Sources); stored != nil {
-			if must {
-				return nil, stored
-			}
-			r.Sources = nil
-		}
-	}
-	r.Sources = slices.Clone(r.Sources)
-	for i := range r.Sources {
-		r.Sources[i].text = nil // it is on disk
-	}
-	err = h.update(must, func(x *historyIndex) {
-		if p := x.Pending; p != nil {
-			if was := x.find(p.Entry); was != nil {
-				was.Confirm = confirmRolledBack
-			}
-		}
-		if news {
-			x.Entries = append(x.Entries, r)
-			x.Next++
-		}
-		x.Current, x.Pending, x.Held = q.entry, pending, held
-	})
-	return func() {
-		_ = h.update(false, func(x *historyIndex) { *x = before.clone() }) // which has been logged
-	}, errors.Join(stored, err)
 }
 
 // refuse notes a change that was not put in force.

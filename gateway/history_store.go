@@ -25,7 +25,7 @@ const historyVersion = 1
 // openHistory reads what the runs before have left. What is wrong with it is logged and kept as the
 // history's trouble. Nothing is written yet.
 func openHistory(c *Config, log *slog.Logger) *history {
-	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime}
+	h := &history{dir: stateDir(c, "history"), log: log, boot: bootID(), uptime: uptime, reader: new(policyReader)}
 	h.index = historyIndex{Version: historyVersion, Config: c.File, Next: 1}
 	index, err := h.read()
 	switch {
@@ -137,6 +137,45 @@ func (h *history) store(files []sourceFile) error {
 	return syncDir(filepath.Join(h.dir, "files"))
 }
 
+// A storing writes files that an entry may come to have.
+type storing struct {
+	files []sourceFile
+	done  <-chan struct{}
+	err   error // once done
+}
+
+// storeAhead begins to store files, unless they are those in force. What becomes of no entry is swept with the next
+// change.
+func (h *history) storeAhead(files []sourceFile) {
+	h.ahead = nil
+	h.mu.Lock()
+	now := h.index.find(h.index.Current)
+	there := now != nil && slices.EqualFunc(now.Sources, files, func(a, b sourceFile) bool { return a.Path == b.Path && a.Sum == b.Sum })
+	h.mu.Unlock()
+	if !there {
+		if h.work.full() {
+			h.work.wait()
+		}
+		h.ahead = h.storing(files)
+	}
+}
+
+func (h *history) storing(files []sourceFile) *storing {
+	s := &storing{files: files}
+	s.done = h.work.begin(func() { s.err = h.store(files) })
+	return s
+}
+
+// stored returns the storing of files, which may have been begun ahead.
+func (h *history) stored(files []sourceFile) *storing {
+	s := h.ahead
+	h.ahead = nil
+	if s != nil && len(s.files) > 0 && len(files) > 0 && &s.files[0] == &files[0] {
+		return s
+	}
+	return h.storing(files)
+}
+
 // write replaces the index, and removes the files that none of its entries has.
 func (h *history) write(x *historyIndex) error {
 	if err := h.ready(); err != nil {
@@ -231,6 +270,7 @@ func (x *historyIndex) prune() {
 
 // load reads the files of an entry and the policy that they make.
 func (h *history) load(entry int) (*candidate, error) {
+	h.work.wait() // they may be on their way
 	h.mu.Lock()
 	r := h.index.find(entry)
 	var files []sourceFile
@@ -253,7 +293,7 @@ func (h *history) load(entry int) (*candidate, error) {
 		f.text = text
 	}
 	k := &candidate{files: files, restored: entry}
-	if err := k.parse(); err != nil {
+	if err := h.reader.reread(k); err != nil {
 		return nil, fmt.Errorf("read entry %d of the history: %w", entry, err)
 	}
 	return k, nil

@@ -85,7 +85,7 @@ func (r *historyRig) rollback(entry int) int {
 	q := &change{by: byRollback}
 	r.epoch++
 	rec := q.record(k, rules, r.epoch)
-	rec.disk = onDisk(r.config)
+	rec.disk = r.h.reader.onDisk(r.config)
 	if _, err := r.h.put(q, rec, false); err != nil {
 		r.t.Fatal(err)
 	}
@@ -472,7 +472,7 @@ func TestHistoryLosesFiles(t *testing.T) {
 	}
 	q := &change{by: byNotConfirmed}
 	rec := q.record(back, rules, 3)
-	rec.disk = onDisk(r.config)
+	rec.disk = r.h.reader.onDisk(r.config)
 	_, err := r.h.put(q, rec, false)
 	r.h.show()
 	if now := r.h.list()[0]; err == nil || !strings.Contains(err.Error(), "has lost") || now.Entry != 3 || now.Kept || r.h.pending() != nil {

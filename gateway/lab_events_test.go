@@ -32,7 +32,7 @@ func TestLabFlowEnds(t *testing.T) {
 	// A flow that the policy stops allowing is not to age before that.
 	o := openWith(t, "t-lab-en", labRouted+"flows: {max: 16, half_open_share: 1, timeouts: {tcp_time_wait: 1s, tcp_closed: 1s, udp: 4s, udp_new: 4s}}\n", endsPolicy)
 	c := write(t, labRouted, strings.Replace(endsPolicy, "udp/8", "udp/9", 1))
-	next := must(must(PrepareRuleset(c, time.Now(), nil)).generation(2))
+	next := must(PrepareRuleset(c, time.Now(), nil)).generation(2)
 	out := way{srcMAC: must(o.client.MAC("c0")), dstMAC: must(o.gw.MAC("lan")), src: client4, dst: server4}
 	back := way{srcMAC: must(o.server.MAC("s0")), dstMAC: must(o.gw.MAC("wan")), src: server4, dst: client4}
 	step := func(want uint32, port uint32, frame []byte) {

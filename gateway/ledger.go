@@ -179,7 +179,9 @@ func (l *ledger) sums(fn func(*flowtable.Sum)) error {
 	overflowed, err := overflowFlows(flows4, flows6)
 	for i := range overflowed {
 		f := &overflowed[i]
-		fn(&flowtable.Sum{State: f.State, Revoked: f.Revoked, Rule: f.Rule, Packets: f.Packets, Bytes: f.Bytes})
+		fn(&flowtable.Sum{
+			State: f.State, Revoked: f.Revoked, Rule: f.Rule, From: f.From, To: f.To, Context: f.Context, Packets: f.Packets, Bytes: f.Bytes,
+		})
 	}
 	return err
 }

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,17 +14,17 @@ import (
 )
 
 // prepareFirst prepares a policy for a gateway that starts. The policy goes on with the numbers that a run
-// before has left, which are returned, so that its flows and counters keep their names. They are nil if
+// before has left, which are returned, so that its flows and counters keep their names. They are nothing if
 // there are none, or if the policy cannot go on with them because none is left to give.
-func prepareFirst(k *candidate, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, json.RawMessage, error) {
+func prepareFirst(k *candidate, now time.Time, route func(r *Ruleset, in string, dst netip.Addr) (zone string, ok bool)) (*Ruleset, dataplane.NumbersText, error) {
+	none := dataplane.NumbersText{}
 	before, err := dataplane.Numbers()
 	if err != nil {
-		return nil, nil, err
+		return nil, none, err
 	}
 	options := k.config.CompileOptions(now)
-	if before != nil {
-		options.Previous = new(firewall.Identities)
-		if json.Unmarshal(before, options.Previous) == nil {
+	if before.Whole != nil {
+		if options.Previous, err = firewall.ReadIdentities(before.Whole, before.Since); err == nil {
 			if r, err := k.prepare(options, route); err == nil {
 				return r, before, nil
 			}
@@ -33,7 +32,7 @@ func prepareFirst(k *candidate, now time.Time, route func(r *Ruleset, in string,
 		options.Previous = nil
 	}
 	r, err := k.prepare(options, route)
-	return r, nil, err
+	return r, none, err
 }
 
 // openPlane opens the packet path so that it outlives the process, and finds out what there is of the run
@@ -93,8 +92,9 @@ func (g *running) publish(r *Ruleset, epoch uint32) error {
 
 // generation is the policy's, as it is to be in force now.
 func (g *running) generation(r *Ruleset, epoch uint32) (dataplane.Generation, error) {
-	next, err := r.generation(epoch)
-	if err != nil || !g.grace {
+	next := r.generation(epoch)
+	var err error
+	if next.Numbers, err = g.numbers.write(r.Compiled.Identities); err != nil || !g.grace {
 		return next, err
 	}
 	if next.ACL, err = flowtable.CompileACL(r.midstreamEntries()); err != nil {

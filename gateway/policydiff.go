@@ -82,7 +82,7 @@ func (d *differ) files() (*candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readCandidate(c)
+	return d.history.reader.read(c)
 }
 
 // entry reads what the history keeps.

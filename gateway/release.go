@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -9,24 +8,21 @@ import (
 	"github.com/softdpu/softdpu/flowtable"
 )
 
-// releaseInterval is how often numbers of what is gone are looked for. A reload looks for them too; a start
+// releaseInterval is how often numbers of what is gone are looked for. A reload looks for them where none is left; a start
 // cannot, because it does not know the flows before it has taken them over.
-const releaseInterval = time.Hour
+const releaseInterval = time.Minute
 
 // release frees the numbers of rules, zones and MAC addresses that are gone and that no flow bears any more,
 // for the policies that follow, also after a restart.
 func (g *running) release() error {
 	old := g.rules.Load()
-	if !old.Compiled.Identities.AnyGone() {
-		return nil
-	}
 	identities, err := g.identities()
-	if err != nil {
+	if err != nil || identities == old.Compiled.Identities {
 		return err
 	}
-	numbers, err := identities.MarshalJSON()
+	numbers, err := g.numbers.write(identities)
 	if err != nil {
-		return fmt.Errorf("write down what numbers mean: %w", err)
+		return err
 	}
 	if err := g.ledger.renumber(old.Compiled.Identities, identities); err != nil {
 		return err
@@ -40,21 +36,30 @@ func (g *running) release() error {
 	return g.rules.replace(&next, func() error { return nil })
 }
 
-// identities are those of the policy in force, without what no flow bears any more.
+// identities are those of the policy in force, without what has been gone for long and no flow bears any more.
 func (g *running) identities() (*firewall.Identities, error) {
+	now, identities := g.now(), g.rules.Load().Compiled.Identities
+	rested, nat := identities.AnyRested(now)
+	if !rested {
+		return identities, nil
+	}
 	borne := &firewall.Borne{Rules: make(map[uint32]bool), NAT: make(map[uint32]bool), MACs: make(map[uint16]bool)}
-	err := g.ledger.each(func(f *flowtable.Flow) bool {
+	err := g.ledger.sums(func(f *flowtable.Sum) {
 		borne.Rules[f.Rule], borne.MACs[f.Context] = true, true
 		borne.Zones[f.From], borne.Zones[f.To] = true, true
-		if f.NAT != nil {
-			borne.NAT[f.NAT.SourceRule], borne.NAT[f.NAT.DestinationRule] = true, true
-		}
-		return true
 	})
+	if err == nil && nat {
+		err = g.ledger.each(func(f *flowtable.Flow) bool {
+			if f.NAT != nil {
+				borne.NAT[f.NAT.SourceRule], borne.NAT[f.NAT.DestinationRule] = true, true
+			}
+			return true
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
-	return g.rules.Load().Compiled.Identities.Release(g.now(), borne), nil
+	return identities.Release(now, borne), nil
 }
 
 // renumber makes room for the rules of a policy that is to be published, and forgets what those counted

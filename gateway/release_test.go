@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/testenv"
 )
 
@@ -33,7 +34,15 @@ func TestLabNumbersAreFree(t *testing.T) {
 	}
 	numbers := func() (text string) {
 		if err := gw.Do(func() error {
-			raw, err := dataplane.Numbers()
+			saved, err := dataplane.Numbers()
+			if err != nil {
+				return err
+			}
+			identities, err := firewall.ReadIdentities(saved.Whole, saved.Since)
+			if err != nil {
+				return err
+			}
+			raw, err := identities.MarshalJSON()
 			text = string(raw)
 			return err
 		}); err != nil {

@@ -21,10 +21,13 @@ type Reloaded struct {
 	Restored  int        `json:"restored"`   // entry whose policy was rolled back to, 0 for none
 	ComesBack *time.Time `json:"comes_back"` // when the policy before does unless this one is confirmed, null: never
 	Files     []string   `json:"files"`
-	Rules     int        `json:"rules"` // without built-in ones
-	NAT       int        `json:"nat"`   // rules of translation
-	Tests     int        `json:"tests"` // that passed: all, but for a policy that was rolled back to
+	Rules     int        `json:"rules"`   // without built-in ones
+	NAT       int        `json:"nat"`     // rules of translation
+	Tests     int        `json:"tests"`   // that passed: all, but for a policy that was rolled back to
+	TookMS    float64    `json:"took_ms"` // from the first look at its files to the policy in force
 	Warnings  []Mistake  `json:"warnings"`
+
+	finish func() // waits until the history is written, which ends in a warning if it cannot be
 }
 
 // Mistake is an error or a warning about what somebody wrote.
@@ -90,7 +93,12 @@ func (g *running) attend(ctx context.Context) {
 			_, _ = g.reload(&change{by: bySignal}) // which logs what became of it
 		case r := <-g.requests:
 			done, err := r.do()
-			r.answer <- reloadAnswer{done, err}
+			go func() { // the next one need not wait for the disk
+				if done != nil {
+					done.finish()
+				}
+				r.answer <- reloadAnswer{done, err}
+			}()
 		case <-g.due():
 			g.comeBack()
 		case call := <-g.sets.calls:
@@ -142,12 +150,8 @@ func (g *running) ask(ctx context.Context, do func() (*Reloaded, error)) (*Reloa
 // read: somebody may be writing them. Its tests are not run: they may name such a rule.
 func (g *running) expire() error {
 	old := g.rules.Load()
-	identities, err := g.identities()
-	if err != nil {
-		return err
-	}
 	options := old.config.CompileOptions(g.now())
-	options.Previous = identities
+	options.Previous = old.Compiled.Identities
 	rules, err := compileRuleset(old.config, old.policy, options, old)
 	if err != nil {
 		return err

@@ -71,7 +71,11 @@ func Instructions(files []string, acl *flowtable.ACL) (asm.Instructions, error) 
 
 // compileRuleset makes a policy ready for this gateway, to follow another, which may be nil. It runs no tests.
 func compileRuleset(c *Config, policy *firewall.Policy, options firewall.CompileOptions, after *Ruleset) (*Ruleset, error) {
-	compiled, err := firewall.Compile(policy, options)
+	following := options
+	if after != nil {
+		following.After = after.Compiled
+	}
+	compiled, err := firewall.Compile(policy, following)
 	if err != nil {
 		return nil, err
 	}
@@ -167,8 +171,8 @@ func (c *Config) zoneless(compiled *firewall.Compiled, monitors map[string]firew
 	return errs
 }
 
-// generation is what the plane is given to run.
-func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
+// generation is what the plane is given to run, but for what numbers mean.
+func (r *Ruleset) generation(epoch uint32) dataplane.Generation {
 	g := dataplane.Generation{
 		Epoch: epoch, ACL: r.ACL, Rules: len(r.Compiled.Rules) - 1,
 		Workers: len(r.neededBy()) > 0, Works: r.works(), ForceStages: r.config.ForceStages(),
@@ -178,17 +182,13 @@ func (r *Ruleset) generation(epoch uint32) (dataplane.Generation, error) {
 	if r.revision != nil {
 		g.Revised, g.Change = r.revision.of, r.revision.change
 	}
-	var err error
-	if g.Numbers, err = r.Compiled.Identities.MarshalJSON(); err != nil {
-		return g, fmt.Errorf("write the numbers of rules, zones and MAC addresses: %w", err)
-	}
 	if len(r.Compiled.MACs) > 0 {
 		g.MACs = make(map[[6]byte]uint16, len(r.Compiled.MACs))
 		for mac, identity := range r.Compiled.MACs {
 			g.MACs[mac] = identity
 		}
 	}
-	return g, nil
+	return g
 }
 
 // portConfigs says what each port of the configuration shall be, in the order of their names.

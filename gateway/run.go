@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -136,8 +135,9 @@ type running struct {
 	config  *Config
 	options Options
 	rules   *inForce
-	before  json.RawMessage // numbers of the run before that the first policy goes on from
+	before  dataplane.NumbersText // numbers of the run before that the first policy goes on from
 
+	numbers  numbering
 	plane    *dataplane.Plane
 	ledger   *ledger
 	events   *eventLog
@@ -302,6 +302,7 @@ func (g *running) again(ctx context.Context, what string, fn func() error) {
 // stop goes down in the reverse order, as far as start came up, and goes on after an error.
 func (g *running) stop() error {
 	var errs []error
+	g.history.work.wait()
 	if g.server != nil {
 		errs = append(errs, g.server.stop())
 	} else if g.listener != nil {

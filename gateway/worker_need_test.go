@@ -55,10 +55,7 @@ func TestWhatNeedsWorkers(t *testing.T) {
 	if got := r.neededBy(); !reflect.DeepEqual(got, want) {
 		t.Errorf("needed by %q, want %q", got, want)
 	}
-	g, err := r.generation(7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := r.generation(7)
 	works := map[uint32]dataplane.RuleWork{
 		id("all"):   {Stages: bpf.StageMirror, Mirror: "mon0"},
 		id("some"):  {Stages: bpf.StageMirror, Bypass: true, Mirror: "mon0", MirrorPackets: 4},
@@ -84,10 +81,7 @@ func TestWhatNeedsWorkers(t *testing.T) {
 		{labRouted + "workers: {count: 1}\n", labPolicy, []string{"workers in the configuration"}, 0},
 	} {
 		r := prepared(t, row.config, row.policy)
-		g, err := r.generation(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := r.generation(1)
 		if got := r.neededBy(); !reflect.DeepEqual(got, row.want) || g.Workers != (len(row.want) > 0) || g.ForceStages != row.stages {
 			t.Errorf("needed by %q, want %q; generation with workers %v, stages %d", got, row.want, g.Workers, g.ForceStages)
 		}

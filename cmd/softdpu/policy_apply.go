@@ -20,9 +20,10 @@ type applyReport struct {
 	Restored  int               `json:"restored"`   // entry that was rolled back to, 0 for none
 	ComesBack *time.Time        `json:"comes_back"` // when the policy before does, unless this one is confirmed
 	Files     []string          `json:"files"`
-	Rules     int               `json:"rules"` // of the policy, without the built-in ones
-	NAT       int               `json:"nat"`   // rules of translation
-	Tests     int               `json:"tests"` // that passed
+	Rules     int               `json:"rules"`   // of the policy, without the built-in ones
+	NAT       int               `json:"nat"`     // rules of translation
+	Tests     int               `json:"tests"`   // that passed
+	TookMS    float64           `json:"took_ms"` // from the first look at the files to the policy in force
 	Errors    []gateway.Mistake `json:"errors"`
 	Warnings  []gateway.Mistake `json:"warnings"`
 }
@@ -93,7 +94,7 @@ func reportChange(env *Env, format *outputFormat, done *gateway.Reloaded, err er
 	}
 	report.OK, report.Epoch, report.Entry, report.Files = true, done.Epoch, done.Entry, done.Files
 	report.Restored, report.ComesBack = done.Restored, done.ComesBack
-	report.Rules, report.NAT, report.Tests, report.Warnings = done.Rules, done.NAT, done.Tests, done.Warnings
+	report.Rules, report.NAT, report.Tests, report.TookMS, report.Warnings = done.Rules, done.NAT, done.Tests, done.TookMS, done.Warnings
 	if format.json {
 		return printJSON(env.Stdout, report)
 	}
