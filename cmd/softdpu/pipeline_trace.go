@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/softdpu/softdpu/bpf"
+	"github.com/softdpu/softdpu/flowtable/pipe"
 	"github.com/softdpu/softdpu/flowtable/pipe/pipefile"
 	"github.com/softdpu/softdpu/gateway"
 )
@@ -26,7 +27,7 @@ cannot be told in time is left out. It needs root.
 
 With a file and the fields of a packet, follow that one through the pipeline of the file, without a gateway.
 Fields are those of docs/pipes.md, with values as in entries; the others are 0, and a field of a header says
-that the packet has it.`,
+that the packet has it. frame=HEX is a whole frame, and what it leaves as is printed if that is another one.`,
 		Example: `  sudo softdpu pipeline trace --count 10
   softdpu pipeline trace edge.yaml port=lan0 ipv4.src=10.0.0.1 ipv4.dst=192.0.2.7 ip.proto=tcp l4.dport=443 tcp.flags=syn`,
 	}
@@ -88,17 +89,31 @@ func traceDescribed(env *Env, path string, fields []string, format *outputFormat
 	if err != nil {
 		return err
 	}
-	var f bpf.PipesPipeFields
+	frame := &pipe.Frame{}
+	for _, text := range fields {
+		if value, is := strings.CutPrefix(text, "frame="); is {
+			b, err := hex.DecodeString(strings.ReplaceAll(value, ":", ""))
+			if err != nil {
+				return fmt.Errorf("frame: %w: write its bytes in hexadecimal", err)
+			}
+			frame = prog.ParseFrame(b)
+		}
+	}
 	for _, text := range fields {
 		name, value, ok := strings.Cut(text, "=")
-		if !ok {
+		switch {
+		case !ok:
 			return fmt.Errorf("%q is not FIELD=VALUE, as in ipv4.dst=192.0.2.7", text)
+		case name == "frame":
+			continue
+		case frame.Bytes != nil && name != "port" && !strings.HasPrefix(name, "meta."):
+			return fmt.Errorf("%s: the frame says that itself: beside a frame, give port and meta fields alone", name)
 		}
-		if err := parsed.Describe(&f, prog.Pipeline.Ports, name, value); err != nil {
+		if err := parsed.Describe(&frame.Fields, prog.Pipeline.Ports, name, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	forward, walk := prog.Run(&f)
+	forward, walk, after, fault := prog.RunFrame(frame)
 	w := &gateway.PipelineWalk{Steps: []gateway.PipelineWalkStep{}, Forward: prog.ForwardName(forward)}
 	for _, s := range walk {
 		step := gateway.PipelineWalkStep{Pipe: prog.PipeName(uint32(s.Pipe))}
@@ -110,5 +125,14 @@ func traceDescribed(env *Env, path string, fields []string, format *outputFormat
 		}
 		w.Steps = append(w.Steps, step)
 	}
-	return printWalk(env.Stdout, w, format.json)
+	if err := printWalk(env.Stdout, w, format.json); err != nil || frame.Bytes == nil || format.json {
+		return err
+	}
+	switch {
+	case fault != nil:
+		_, err = fmt.Fprintf(env.Stdout, "dropped: %v\n", fault)
+	case after != nil && !bytes.Equal(after, frame.Bytes):
+		_, err = fmt.Fprintf(env.Stdout, "leaves as %x\n", after)
+	}
+	return err
 }
