@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,9 +23,12 @@ import (
 
 // describedPacket is a packet that is described by its fields, on its way through a pipeline and the policy's own pipes.
 type describedPacket struct {
-	fields bpf.PipesPipeFields
-	ports  map[string]uint32
-	walk   gateway.PipelineWalk
+	frame *pipe.Frame // without bytes if only its fields are known
+	ports map[string]uint32
+	walk  gateway.PipelineWalk
+
+	fault  error  // why it cannot leave as the pipeline would have it
+	leaves []byte // the frame behind the pipeline
 }
 
 // traceDescribed follows a packet that is described by its fields: through the pipeline of a file, if the first word
@@ -31,7 +36,7 @@ type describedPacket struct {
 func traceDescribed(env *Env, cmd *cobra.Command, args []string, source *policySource, out string, format *outputFormat) error {
 	var prog *pipe.Program
 	parsed := &pipe.Pipeline{}
-	d := &describedPacket{ports: make(map[string]uint32), walk: gateway.PipelineWalk{Steps: []gateway.PipelineWalkStep{}, Forward: string(pipe.ToPolicy)}}
+	d := &describedPacket{frame: &pipe.Frame{}, ports: make(map[string]uint32), walk: gateway.PipelineWalk{Steps: []gateway.PipelineWalkStep{}, Forward: string(pipe.ToPolicy)}}
 	if !strings.Contains(args[0], "=") {
 		var err error
 		if prog, err = compilePipelineFile(env, args[0]); err != nil {
@@ -58,14 +63,17 @@ func traceDescribed(env *Env, cmd *cobra.Command, args []string, source *policyS
 			}
 		}
 	}
-	if err := d.describe(parsed, args); err != nil {
+	if err := d.describe(prog, parsed, args); err != nil {
 		return err
 	}
 	if prog != nil {
 		d.run(prog)
 	}
 	if !own || d.walk.Forward != string(pipe.ToPolicy) {
-		return printWalk(env.Stdout, &d.walk, format.json)
+		if err := printWalk(env.Stdout, &d.walk, format.json); err != nil || format.json {
+			return err
+		}
+		return d.printLeaving(env)
 	}
 	if err := d.judge(env, cmd, o, source, out); err != nil {
 		return err
@@ -76,23 +84,53 @@ func traceDescribed(env *Env, cmd *cobra.Command, args []string, source *policyS
 	return walkTable(&d.walk).write(env.Stdout, env.Width())
 }
 
-// describe reads FIELD=VALUE.
-func (d *describedPacket) describe(p *pipe.Pipeline, fields []string) error {
+// describe reads FIELD=VALUE, and frame=HEX. Without a program (nil) a frame's fields are those that all programs find.
+func (d *describedPacket) describe(prog *pipe.Program, p *pipe.Pipeline, fields []string) error {
+	for _, text := range fields {
+		if value, is := strings.CutPrefix(text, "frame="); is {
+			b, err := hex.DecodeString(strings.ReplaceAll(value, ":", ""))
+			if err != nil {
+				return fmt.Errorf("frame: %w: write its bytes in hexadecimal", err)
+			}
+			if prog == nil {
+				prog = &pipe.Program{Pipeline: p}
+			}
+			d.frame = prog.ParseFrame(b)
+		}
+	}
 	for _, text := range fields {
 		name, value, ok := strings.Cut(text, "=")
-		if !ok {
+		switch {
+		case !ok:
 			return fmt.Errorf("%q is not FIELD=VALUE, as in ipv4.dst=192.0.2.7", text)
+		case name == "frame":
+			continue
+		case d.frame.Bytes != nil && name != "port" && !strings.HasPrefix(name, "meta."):
+			return fmt.Errorf("%s: the frame says that itself: beside a frame, give port and meta fields alone", name)
 		}
-		if err := p.Describe(&d.fields, d.ports, name, value); err != nil {
+		if err := p.Describe(&d.frame.Fields, d.ports, name, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
+// printLeaving tells of a frame that is another one behind the pipeline.
+func (d *describedPacket) printLeaving(env *Env) (err error) {
+	switch {
+	case d.frame.Bytes == nil:
+	case d.fault != nil:
+		_, err = fmt.Fprintf(env.Stdout, "dropped: %v\n", d.fault)
+	case d.leaves != nil && !bytes.Equal(d.leaves, d.frame.Bytes):
+		_, err = fmt.Fprintf(env.Stdout, "leaves as %x\n", d.leaves)
+	}
+	return err
+}
+
 // run takes the packet through a pipeline, whose actions may change it.
 func (d *describedPacket) run(prog *pipe.Program) {
-	forward, walk := prog.Run(&d.fields)
+	forward, walk, leaves, fault := prog.RunFrame(d.frame)
+	d.leaves, d.fault = leaves, fault
 	d.walk.Forward = prog.ForwardName(forward)
 	for _, s := range walk {
 		step := gateway.PipelineWalkStep{Pipe: prog.PipeName(uint32(s.Pipe))}
@@ -172,7 +210,7 @@ func (x *explanation) sorted() bool {
 
 // flags are the words by which `explain` knows the packet.
 func (d *describedPacket) flags() (p packetFlags, err error) {
-	w := &d.fields.Word
+	w := &d.frame.Fields.Word
 	has := func(bit bpf.PipesPipeHas) bool { return w[bpf.PipesPipeWordPIPE_HAS]&uint32(bit) != 0 }
 	for name, id := range d.ports {
 		if id == w[bpf.PipesPipeWordPIPE_PORT] {

@@ -26,7 +26,7 @@ With the fields of a packet, follow that one through the pipeline of a file, wit
 or -c, what that leaves to the policy goes on through the policy's own pipes, as the packet that opens a flow;
 without a file it begins there. The packet leaves as with 'softdpu explain': say --out, or give --routes. Fields are
 those of docs/pipes.md, with values as in entries; the others are 0, and a field of a header says that the packet
-has it.`,
+has it. frame=HEX is a whole frame, and what leaves the pipeline is printed if that is another one.`,
 		Example: `  sudo softdpu pipeline trace --count 10
   softdpu pipeline trace edge.yaml port=lan0 ipv4.src=10.0.0.1 ipv4.dst=192.0.2.7 ip.proto=tcp l4.dport=443 tcp.flags=syn
   softdpu pipeline trace --policy policy.d port=lan0 --out wan0 ipv4.src=10.20.1.7 ipv4.dst=203.0.113.5 ip.proto=tcp l4.dport=443`,
