@@ -22,33 +22,36 @@ const (
 	evePolicyType  = "policy"
 	eveGatewayType = "gateway"
 	evePortType    = "port"
+
+	evePipelineType = "pipeline"
 )
 
 // eveEvent is one line of the events file, nested as in Suricata's EVE JSON.
 type eveEvent struct {
-	Timestamp   string     `json:"timestamp"`
-	FlowID      uint64     `json:"flow_id,omitempty"`   // the same at a flow's start and end
-	InIface     string     `json:"in_iface,omitempty"`  // port where a packet was dropped,
-	OutIface    string     `json:"out_iface,omitempty"` // on its way in or out
-	EventType   string     `json:"event_type"`
-	VLAN        []uint16   `json:"vlan,omitempty"`
-	SrcIP       netip.Addr `json:"src_ip,omitzero"`
-	SrcPort     *uint16    `json:"src_port,omitempty"`
-	DestIP      netip.Addr `json:"dest_ip,omitzero"`
-	DestPort    *uint16    `json:"dest_port,omitempty"`
-	Proto       string     `json:"proto,omitempty"`
-	ICMPType    *uint8     `json:"icmp_type,omitempty"`
-	ICMPCode    *uint8     `json:"icmp_code,omitempty"`
-	CommunityID string     `json:"community_id,omitempty"`
-	Ether       *eveEther  `json:"ether,omitempty"`
-	Drop        *eveDrop   `json:"drop,omitempty"`
-	Flow        *eveFlow   `json:"flow,omitempty"`
-	NAT         *FlowNAT   `json:"nat,omitempty"` // of a translated flow, but for ends that XDP writes
-	Policy      *evePolicy `json:"policy,omitempty"`
-	Set         *eveSet    `json:"set,omitempty"`
-	Port        *evePort   `json:"port,omitempty"`
-	Worker      *eveWorker `json:"worker,omitempty"`
-	Softdpu     eveRule    `json:"softdpu"`
+	Timestamp   string       `json:"timestamp"`
+	FlowID      uint64       `json:"flow_id,omitempty"`   // the same at a flow's start and end
+	InIface     string       `json:"in_iface,omitempty"`  // port where a packet was dropped,
+	OutIface    string       `json:"out_iface,omitempty"` // on its way in or out
+	EventType   string       `json:"event_type"`
+	VLAN        []uint16     `json:"vlan,omitempty"`
+	SrcIP       netip.Addr   `json:"src_ip,omitzero"`
+	SrcPort     *uint16      `json:"src_port,omitempty"`
+	DestIP      netip.Addr   `json:"dest_ip,omitzero"`
+	DestPort    *uint16      `json:"dest_port,omitempty"`
+	Proto       string       `json:"proto,omitempty"`
+	ICMPType    *uint8       `json:"icmp_type,omitempty"`
+	ICMPCode    *uint8       `json:"icmp_code,omitempty"`
+	CommunityID string       `json:"community_id,omitempty"`
+	Ether       *eveEther    `json:"ether,omitempty"`
+	Drop        *eveDrop     `json:"drop,omitempty"`
+	Flow        *eveFlow     `json:"flow,omitempty"`
+	NAT         *FlowNAT     `json:"nat,omitempty"` // of a translated flow, but for ends that XDP writes
+	Policy      *evePolicy   `json:"policy,omitempty"`
+	Set         *eveSet      `json:"set,omitempty"`
+	Port        *evePort     `json:"port,omitempty"`
+	Worker      *eveWorker   `json:"worker,omitempty"`
+	Pipeline    *evePipeline `json:"pipeline,omitempty"`
+	Softdpu     eveRule      `json:"softdpu"`
 }
 
 type eveEther struct {

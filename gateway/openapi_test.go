@@ -35,6 +35,7 @@ var apiTypes = map[string]any{
 	"HistoryEntry": HistoryEntry{}, "Changes": firewall.Changes{}, "Change": firewall.Change{},
 	"PolicyDiff": PolicyDiff{}, "DiffSide": DiffSide{}, "Difference": firewall.Difference{}, "FieldDiff": firewall.FieldDiff{},
 	"Pipeline": Pipeline{}, "PolicyPipes": PolicyPipes{}, "PipelineApplied": PipelineApplied{}, "PipelineNotice": PipelineNotice{}, "PipelineRemoved": PipelineRemoved{}, "PipelineWalk": PipelineWalk{}, "PipelineWalkStep": PipelineWalkStep{},
+	"PipelineEntries": PipelineEntries{}, "PipelineEntry": PipelineEntry{}, "PipelineEdited": PipelineEdited{}, "PipelineEntryResult": PipelineEntryResult{},
 	"PipelineReport": pipe.Report{}, "PipeReport": pipe.PipeReport{}, "PipeEntry": pipe.EntryReport{}, "PipeCounter": pipe.CounterReport{}, "SetStatus": SetStatus{}, "SetEntry": SetEntry{}, "SetChange": SetChange{}, "SetChanged": SetChanged{},
 	"WorkersStatus": WorkersStatus{}, "WorkersSummary": WorkersSummary{}, "WorkerAttempt": worker.Attempt{}, "WorkerMemory": worker.MemoryStatus{},
 	"WorkerStatus": worker.WorkerStatus{}, "WorkerQueue": worker.QueueStatus{}, "WorkerRing": worker.RingStatus{}, "WorkerStall": worker.Stall{},
@@ -371,6 +372,8 @@ func goType(t reflect.Type, names map[reflect.Type]string) string {
 		return "[string null] as date-time"
 	case t == reflect.TypeFor[netip.Addr]():
 		return "string"
+	case t == reflect.TypeFor[json.RawMessage]():
+		return "object"
 	}
 	switch t.Kind() {
 	case reflect.String:

@@ -31,7 +31,7 @@ func bodyLimit(req *http.Request) int64 {
 		}
 		return maxSetBody
 	}
-	if ok && mayChange(uid) && req.URL.Path == "/v1/pipeline" {
+	if ok && mayChange(uid) && (req.URL.Path == "/v1/pipeline" || req.URL.Path == "/v1/pipeline/entries") {
 		return maxListBody
 	}
 	return maxBody

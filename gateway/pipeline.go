@@ -5,16 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/flowtable/pipe"
@@ -53,17 +47,21 @@ const pipelineEntries = 100
 type pipelineDesk struct {
 	plane  *dataplane.Plane
 	log    *slog.Logger
-	dir    string                     // where the text is kept
+	events *eventLog
 	employ func(needs []string) error // starts workers, if they do not run
 	needs  atomic.Pointer[[]string]   // what of the pipeline asks for workers, for people
 
-	tracing sync.Mutex // held by who follows packets
+	tracing sync.Mutex    // held by who follows packets
+	puts    atomic.Uint64 // programs that were put in force
 	mu      sync.Mutex
+	traced  bool // the program is to tell of packets
+	kept    keptPipeline
+	ageing  pipelineAgeing
 	applied *appliedPipeline // nil: none
 	seeds   [2]uint64        // of its tables, and of what spreads packets: secret, of the process
 }
 
-// appliedPipeline is the pipeline that was applied last.
+// appliedPipeline is the pipeline that was applied last, with the entries that it has now.
 type appliedPipeline struct {
 	parsed  *pipe.Pipeline
 	at      time.Time
@@ -71,10 +69,8 @@ type appliedPipeline struct {
 	comment string
 }
 
-const pipelineFile = "pipeline.yaml"
-
-func newPipelineDesk(c *Config, plane *dataplane.Plane, employ func([]string) error, log *slog.Logger) (*pipelineDesk, error) {
-	d := &pipelineDesk{plane: plane, log: log, dir: stateDir(c, "pipeline"), employ: employ}
+func newPipelineDesk(c *Config, plane *dataplane.Plane, events *eventLog, employ func([]string) error, log *slog.Logger) (*pipelineDesk, error) {
+	d := &pipelineDesk{plane: plane, events: events, log: log, employ: employ, kept: keptPipeline{dir: stateDir(c, "pipeline")}}
 	var secret [16]byte
 	if _, err := rand.Read(secret[:]); err != nil {
 		return nil, fmt.Errorf("draw the seeds of pipes: %w", err)
@@ -83,41 +79,25 @@ func newPipelineDesk(c *Config, plane *dataplane.Plane, employ func([]string) er
 	return d, nil
 }
 
-// resume puts the pipeline that was applied before the start in force again, or takes away what an earlier run has left
-// of one that is not kept.
+// resume puts the pipeline that was applied before the start in force again, with the entries that it had in the end, or takes
+// away what an earlier run has left of one that is not kept.
 func (d *pipelineDesk) resume() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	path := filepath.Join(d.dir, pipelineFile)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	applied, err := d.kept.load()
+	if err != nil {
+		return err
+	}
+	if applied == nil {
 		return d.plane.RemovePipeline()
 	}
-	if err == nil {
-		err = ownedState(d.dir)
+	if err := d.put(applied.parsed, false); err != nil {
+		return fmt.Errorf("put the pipeline that was applied in force again: %w: move %s away to start without", err, d.kept.path(pipelineFile))
 	}
-	var info fs.FileInfo
-	if err == nil {
-		info, err = os.Stat(path)
-	}
-	if err != nil {
-		return fmt.Errorf("read the pipeline that was applied: %w", err)
-	}
-	header, rest, _ := strings.Cut(string(text), "\n")
-	by, comment, _ := strings.Cut(strings.TrimPrefix(header, pipelineHeader), ": ")
-	parsed, _, err := pipefile.Parse(path, []byte("\n"+rest)) // lines count as in the file
-	if err == nil {
-		err = d.put(parsed, false)
-	}
-	if err != nil {
-		return fmt.Errorf("put the pipeline that was applied in force again: %w: move %s away to start without", err, path)
-	}
-	d.applied = &appliedPipeline{parsed, info.ModTime(), by, comment}
-	d.log.Info("pipeline in force again", "pipeline", parsed.Name, "pipes", len(parsed.Pipes))
+	d.applied = applied
+	d.log.Info("pipeline in force again", "pipeline", applied.parsed.Name, "pipes", len(applied.parsed.Pipes))
 	return nil
 }
-
-const pipelineHeader = "# applied by "
 
 // apply puts a pipeline in front of the policy, keeps it, and tells what became of it. The error is a mistake.Errors if the text is
 // at fault; then nothing has changed.
@@ -128,7 +108,7 @@ func (d *pipelineDesk) apply(name string, text []byte, by, comment string) (*Pip
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.put(parsed, false); err != nil {
+	if err := d.put(parsed, d.traced); err != nil {
 		return nil, err
 	}
 	done := &PipelineApplied{Name: parsed.Name, Pipes: len(parsed.Pipes), Warnings: []PipelineNotice{}}
@@ -142,7 +122,7 @@ func (d *pipelineDesk) apply(name string, text []byte, by, comment string) (*Pip
 		done.Replaced = d.applied.parsed.Name
 	}
 	d.applied = &appliedPipeline{parsed, time.Now(), by, comment}
-	if err := d.keep(text); err != nil {
+	if err := d.kept.replace(d.applied, text); err != nil {
 		return nil, fmt.Errorf("the pipeline is in force, and will not come back after a restart: %w", err)
 	}
 	d.log.Info("pipeline applied", "pipeline", parsed.Name, "pipes", done.Pipes, "entries", done.Entries, "replaced", done.Replaced, "by", by, "comment", comment)
@@ -164,6 +144,7 @@ func (d *pipelineDesk) put(parsed *pipe.Pipeline, trace bool) error {
 	if err := d.plane.ApplyPipeline(prog); err != nil {
 		return err
 	}
+	d.puts.Add(1)
 	d.needs.Store(&needs)
 	return nil
 }
@@ -184,31 +165,21 @@ func (d *pipelineDesk) neededBy() []string {
 	return *d.needs.Load()
 }
 
-func (d *pipelineDesk) compile(parsed *pipe.Pipeline, trace bool) (*pipe.Program, error) {
+// ports are the ids of the gateway's ports, by name.
+func (d *pipelineDesk) ports() map[string]uint32 {
 	ids := make(map[string]uint32)
 	for _, port := range d.plane.Ports() {
 		ids[port.Name] = uint32(port.ID)
 	}
-	resolved, err := parsed.Resolve(ids)
+	return ids
+}
+
+func (d *pipelineDesk) compile(parsed *pipe.Pipeline, trace bool) (*pipe.Program, error) {
+	resolved, err := parsed.Resolve(d.ports())
 	if err != nil {
 		return nil, err
 	}
 	return pipe.Compile(resolved, pipe.Options{Trace: trace, Seed: d.seeds[0], SpreadSeed: d.seeds[1]})
-}
-
-// keep writes what is in force for the next start.
-func (d *pipelineDesk) keep(text []byte) error {
-	if err := makeStateDir(d.dir); err != nil {
-		return err
-	}
-	header := pipelineHeader + d.applied.by
-	if d.applied.comment != "" {
-		header += ": " + d.applied.comment
-	}
-	if err := replaceFile(filepath.Join(d.dir, pipelineFile), strings.NewReader(header+"\n"+string(text))); err != nil {
-		return err
-	}
-	return syncDir(d.dir)
 }
 
 // remove takes the pipeline away, for good. It reports the name of the one that was there, "" if there was none.
@@ -224,7 +195,7 @@ func (d *pipelineDesk) remove(by string) (name string, err error) {
 		d.log.Info("pipeline removed", "pipeline", name, "by", by)
 	}
 	d.applied = nil
-	if err := os.Remove(filepath.Join(d.dir, pipelineFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.kept.remove(); err != nil {
 		return name, fmt.Errorf("the pipeline is out of force, and would come back after a restart: %w", err)
 	}
 	return name, nil

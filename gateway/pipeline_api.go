@@ -20,6 +20,8 @@ func (d *pipelineDesk) register(mux *router) {
 	mux.HandleFunc("GET /v1/pipeline", d.show)
 	mux.HandleFunc("POST /v1/pipeline", changes(d.change))
 	mux.HandleFunc("DELETE /v1/pipeline", changes(d.forget))
+	mux.HandleFunc("GET /v1/pipeline/entries", d.showEntries)
+	mux.HandleFunc("POST /v1/pipeline/entries", changes(d.changeEntries))
 	mux.HandleFunc("GET /v1/pipeline/trace", forRoot("trace packets", d.follow))
 }
 

@@ -51,31 +51,45 @@ func (d *pipelineDesk) trace(ctx context.Context, tell func(*PipelineWalk) error
 		return err
 	}
 	defer func() { err = errors.Join(err, d.reform(false)) }()
-	ring, err := d.plane.PipelineTraces()
-	if err != nil {
-		return err
-	}
-	defer ring.Close()
-	r, err := ringbuf.NewReader(ring)
-	if err != nil {
-		return fmt.Errorf("read packets of the pipeline: %w", err)
-	}
-	defer r.Close()
 	ports := make(map[uint32]string)
 	for _, p := range d.plane.Ports() {
 		ports[uint32(p.ID)] = p.Name
 	}
+	for again := true; again && ctx.Err() == nil; {
+		if again, err = d.traceProgram(ctx, ports, tell); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// traceProgram tells of packets of the program in force, until another one is (again), ctx is done or nobody listens.
+func (d *pipelineDesk) traceProgram(ctx context.Context, ports map[uint32]string, tell func(*PipelineWalk) error) (again bool, err error) {
+	puts := d.puts.Load()
+	ring, err := d.plane.PipelineTraces()
+	if err != nil {
+		return false, err
+	}
+	defer ring.Close()
+	r, err := ringbuf.NewReader(ring)
+	if err != nil {
+		return false, fmt.Errorf("read packets of the pipeline: %w", err)
+	}
+	defer r.Close()
 	for ctx.Err() == nil {
+		if d.puts.Load() != puts {
+			return true, nil
+		}
 		r.SetDeadline(time.Now().Add(tracePause))
 		record, err := r.Read()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("read packets of the pipeline: %w", err)
+			return false, fmt.Errorf("read packets of the pipeline: %w", err)
 		}
 		if len(record.RawSample) < int(unsafe.Sizeof(bpf.PipesPipeTrace{})) {
-			return errors.New("read packets of the pipeline: a record is too short: the program object does not fit this binary")
+			return false, errors.New("read packets of the pipeline: a record is too short: the program object does not fit this binary")
 		}
 		t := (*bpf.PipesPipeTrace)(unsafe.Pointer(unsafe.SliceData(record.RawSample)))
 		var walk *PipelineWalk
@@ -86,20 +100,22 @@ func (d *pipelineDesk) trace(ctx context.Context, tell func(*PipelineWalk) error
 			walk = walkOf(prog, t, ports)
 			return nil
 		}); err != nil {
-			return err
+			return false, err
 		}
 		if err := tell(walk); err != nil {
-			return nil // whoever asked is gone
+			return false, nil // whoever asked is gone
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // reform puts the pipeline in force again, in the form that tells of packets or in the other.
 func (d *pipelineDesk) reform(trace bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.traced = trace
 	if d.applied == nil {
+		d.traced = false
 		if trace {
 			return errors.New("no pipeline is in force")
 		}

@@ -205,7 +205,7 @@ func (g *running) start() error {
 	}
 	g.ledger, g.events.table = ledger, ledger.table
 	g.ageing = &ageing{ledger: ledger, events: g.events, timeouts: c.Flows.Timeouts.Ticks(), log: log, checks: tallyChecks}
-	if g.pipelines, err = newPipelineDesk(c, g.plane, g.employPipeline, log); err != nil {
+	if g.pipelines, err = newPipelineDesk(c, g.plane, g.events, g.employPipeline, log); err != nil {
 		return err
 	}
 	if err := g.pipelines.resume(); err != nil {
@@ -237,6 +237,7 @@ func (g *running) start() error {
 		g.again(ctx, "hold fragments", func() error { return g.plane.HoldFragments(ctx) })
 	})
 	g.wg.Go(func() { g.ageing.run(ctx) })
+	g.wg.Go(func() { g.pipelines.age(ctx) })
 	g.wg.Go(func() { g.watchCrew(ctx) })
 	r := &reporter{
 		config: c, rules: g.rules, plane: g.plane, ledger: ledger, ageing: g.ageing, events: g.events, history: g.history,

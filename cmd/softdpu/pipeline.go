@@ -15,7 +15,7 @@ import (
 func newPipelineCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pipeline",
-		Short: "Match/action pipes in front of the policy: check, apply, show, trace",
+		Short: "Match/action pipes in front of the policy: check, apply, show, trace, change entries",
 		Long: `A pipeline is a file of match/action pipes: tables that packets walk through before the policy sees them.
 Entries match on fields, change them, count, meter and mirror, and forward to another pipe, a port, the
 host, the policy, or nowhere. It compiles to instructions and maps of XDP.`,
@@ -24,7 +24,8 @@ host, the policy, or nowhere. It compiles to instructions and maps of XDP.`,
   sudo softdpu pipeline show --plan
   sudo softdpu pipeline trace --count 10`,
 	}
-	cmd.AddCommand(newPipelineCheckCommand(env), newPipelineApplyCommand(env), newPipelineRemoveCommand(env), newPipelineShowCommand(env), newPipelineTraceCommand(env))
+	cmd.AddCommand(newPipelineCheckCommand(env), newPipelineApplyCommand(env), newPipelineRemoveCommand(env), newPipelineShowCommand(env), newPipelineTraceCommand(env),
+		newPipelineEntriesCommand(env), newPipelineEntryCommand(env))
 	return group(cmd)
 }
 
@@ -60,6 +61,18 @@ func faults(err error) error {
 		return fmt.Errorf("%s:\n%s", quantity(len(errs), "error"), errs)
 	}
 	return err
+}
+
+// unchanged says what is wrong with a text that a person named, for which nothing was changed.
+func unchanged(err error, name string) error {
+	var errs firewall.Errors
+	if !errors.As(err, &errs) {
+		return err
+	}
+	for i := range errs {
+		errs[i].File = name
+	}
+	return fmt.Errorf("%s, nothing was changed:\n%s", quantity(len(errs), "error"), errs)
 }
 
 func newPipelineCheckCommand(env *Env) *cobra.Command {
@@ -113,15 +126,8 @@ changed.`,
 		}
 		defer text.close()
 		done, err := gateway.NewClient(*socket).ApplyPipeline(cmd.Context(), *comment, text)
-		var errs firewall.Errors
-		if errors.As(err, &errs) {
-			for i := range errs {
-				errs[i].File = text.name
-			}
-			return fmt.Errorf("%s, nothing was changed:\n%s", quantity(len(errs), "error"), errs)
-		}
 		if err != nil {
-			return err
+			return unchanged(err, text.name)
 		}
 		for _, w := range done.Warnings {
 			env.note("%s:%d: %s", text.name, w.Line, visible(w.Message))

@@ -1,9 +1,15 @@
 package pipe
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/softdpu/softdpu/firewall/mistake"
 )
 
 // Query asks for entries of a pipe: those of which all holds that it says.
@@ -110,3 +116,52 @@ func (p *Program) At(place uint32) (number int, used uint32) {
 
 // Removes tells whether an entry is to be removed when it is old.
 func (p *Pipe) Removes(e *Entry) bool { return p.monitor(e).Remove }
+
+// Counted is EntryReport of an entry with what its record has counted, as of one that ages.
+func (p *Program) Counted(number, i int) EntryReport {
+	r := p.EntryReport(number, i, 0)
+	packets, bytes, _ := p.counts(p.Pipes[number].Places[i])
+	r.Packets, r.Bytes = &packets, &bytes
+	return r
+}
+
+// ParseQuery reads a query: FIELD=VALUE, or index=N, of which all are to hold. The error is a [mistake.Errors].
+func (p *Pipeline) ParseQuery(name string, match []string, ports map[string]uint32) (Query, error) {
+	q := Query{Name: name, Index: -1}
+	r := &resolver{known: ports, used: make(map[string]uint32)}
+	for _, text := range match {
+		left, right, ok := strings.Cut(text, "=")
+		if left == "index" {
+			n, err := strconv.Atoi(right)
+			if err != nil || n < 0 {
+				return q, mistake.Errors{{Msg: fmt.Sprintf("%q is no index", right), Hint: "as in index=3"}}
+			}
+			q.Index = n
+			continue
+		}
+		f := p.Field(left)
+		if f == nil || !ok {
+			return q, mistake.Errors{nearHint(mistake.Error{Msg: fmt.Sprintf("%q does not ask for a field", text)}, left, p.FieldNames(), "as in ipv4.src=10.0.0.1")}
+		}
+		m, err := f.Parse(right)
+		if err != nil {
+			return q, queryMistake(f, err)
+		}
+		if m.Port != "" {
+			m.Value, m.Port = r.port(Pos{}, "field "+f.Name, m.Port), ""
+		}
+		q.Match = append(q.Match, m)
+	}
+	if len(r.faults) > 0 {
+		return q, r.faults
+	}
+	return q, nil
+}
+
+func queryMistake(f *Field, err error) error {
+	var e *ValueError
+	if errors.As(err, &e) {
+		return mistake.Errors{{Msg: fmt.Sprintf("field %s: %s", f.Name, e.Msg), Hint: e.Hint}}
+	}
+	return err
+}
