@@ -208,7 +208,7 @@ func TestLabManyEdits(t *testing.T) {
 				t.Errorf("%d packets were dropped: %s", d.Packets, d.Reason)
 			}
 			last := must(p.History(t.Context()))
-			if changed := last[0].Changes; len(last) < edits || last[0].Rules != policy.rules+1 || changed == nil || changed.Rules.Added+changed.Rules.Removed+changed.Rules.Changed+changed.Rules.Moved == 0 {
+			if changed := last[0].Changes; len(last) < min(edits, historyEntries) || last[0].Rules != policy.rules+1 || changed == nil || changed.Rules.Added+changed.Rules.Removed+changed.Rules.Changed+changed.Rules.Moved == 0 {
 				t.Errorf("the history has %d entries, the last %+v", len(last), last[0])
 			}
 			at := func(ms []float64, share int) float64 {
