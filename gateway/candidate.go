@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/softdpu/softdpu/firewall"
-	"github.com/softdpu/softdpu/flowtable"
 )
 
 // A candidate is a policy that may be put in force, with the configuration that names it and every file
@@ -53,17 +52,8 @@ func (k *candidate) prepare(options firewall.CompileOptions, route func(r *Rules
 			r.revision.drop()
 		}
 	}()
-	pipes := []*flowtable.ACL{r.ACL}
-	if r.NAT != nil {
-		pipes = append(pipes, r.NAT.Destinations, r.NAT.Sources)
-	}
-	for _, pipe := range pipes {
-		if pipe == nil {
-			continue
-		}
-		if _, err := Instructions(k.policy.Files, pipe); err != nil {
-			return nil, err
-		}
+	if err := r.fits(); err != nil {
+		return nil, err
 	}
 	var ask func(string, netip.Addr) (string, bool)
 	if route != nil {

@@ -174,15 +174,23 @@ func startLiveFlows(t *testing.T, probe *editProbe, flows int) *liveFlows {
 // live flows that lose nothing. SOFTDPU_LONG=1 makes it 100 edits of 100,000 rules under 1,000 flows.
 func TestLabManyEdits(t *testing.T) {
 	binary := buildSoftdpu(t, thisVersion)
-	rules, edits, flows := sized(4000, 100_000), sized(5, 100), sized(50, 1000)
-	for _, files := range []int{1, 20} {
-		t.Run(fmt.Sprintf("%d files", files), func(t *testing.T) {
+	rules, edits, flows := sized(3000, 100_000), sized(5, 100), sized(50, 1000)
+	for _, row := range []struct {
+		name  string
+		files int
+		sets  bool // were given entries at runtime
+	}{{"one file", 1, false}, {"a directory and sets", 20, true}} {
+		files := row.files
+		t.Run(row.name, func(t *testing.T) {
 			l := testenv.New(t, "client-server", testenv.Options{Prefix: "t-lab-many"})
 			c := write(t, strings.Replace(labRouted, "policy.yaml", "policy.d", 1), labPolicy)
 			policy := newManyPolicy(t, filepath.Join(filepath.Dir(c.File), "policy.d"), rules, files)
 			c = must(LoadConfig(c.File))
 			p := startProcess(t, l.Must(t, testenv.Gateway), binary, c)
 			p.ready(t)
+			if row.sets {
+				must(p.AddToSet(t.Context(), "listed", entries("203.0.113.77")))
+			}
 			live := startLiveFlows(t, newEditProbe(t, l), flows)
 			var inForce, answered []float64
 			inPlace := 0
@@ -208,7 +216,7 @@ func TestLabManyEdits(t *testing.T) {
 				t.Errorf("%d packets were dropped: %s", d.Packets, d.Reason)
 			}
 			last := must(p.History(t.Context()))
-			if changed := last[0].Changes; len(last) < edits || last[0].Rules != policy.rules+1 || changed == nil || changed.Rules.Added+changed.Rules.Removed+changed.Rules.Changed+changed.Rules.Moved == 0 {
+			if changed := last[0].Changes; len(last) < min(edits, historyEntries) || last[0].Rules != policy.rules+1 || changed == nil || changed.Rules.Added+changed.Rules.Removed+changed.Rules.Changed+changed.Rules.Moved == 0 {
 				t.Errorf("the history has %d entries, the last %+v", len(last), last[0])
 			}
 			at := func(ms []float64, share int) float64 {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -31,6 +32,9 @@ type Ruleset struct {
 	policy *firewall.Policy // as it was read
 	failed int              // tests: not 0 only for a policy that was in force before
 	live   liveSets         // what sets were given at runtime, beside policy
+
+	written  *firewall.Compiled // what policy comes to without live; Compiled itself if there is nothing of that
+	withSets *firewall.Policy   // policy with live, nil: there is nothing of that
 
 	options firewall.CompileOptions // it was compiled with
 }
@@ -71,18 +75,24 @@ func Instructions(files []string, acl *flowtable.ACL) (asm.Instructions, error) 
 
 // compileRuleset makes a policy ready for this gateway, to follow another, which may be nil. It runs no tests.
 func compileRuleset(c *Config, policy *firewall.Policy, options firewall.CompileOptions, after *Ruleset) (*Ruleset, error) {
-	following := options
 	if after != nil {
-		following.After = after.Compiled
+		options.After = after.written
 	}
-	compiled, err := firewall.Compile(policy, following)
+	compiled, err := firewall.Compile(policy, options)
 	if err != nil {
 		return nil, err
 	}
+	options.After = nil // or all that were before would stay
 	if errs := c.zoneless(compiled, policy.Monitors()); len(errs) > 0 {
 		return nil, errs
 	}
-	r := &Ruleset{Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, Warnings: compiled.Warnings, config: c, policy: policy, options: options}
+	r := &Ruleset{
+		Files: policy.Files, Sums: policy.Sums, Read: options.Now, Compiled: compiled, Warnings: compiled.Warnings,
+		config: c, policy: policy, options: options, written: compiled,
+	}
+	if after != nil && len(after.live) > 0 && len(compiled.Tests) == 0 {
+		return r, nil // nobody asks its pipes: withLive makes those that will be in force
+	}
 	if err := r.compilePipes(after); err != nil {
 		r.revision.drop()
 		return nil, fmt.Errorf("compile policy: %w", err)
@@ -111,6 +121,23 @@ func (r *Ruleset) compilePipes(after *Ruleset) (err error) {
 	return err
 }
 
+// fits reports whether its pipes become programs. The error is a firewall.Errors: the policy is too large.
+func (r *Ruleset) fits() error {
+	pipes := []*flowtable.ACL{r.ACL}
+	if r.NAT != nil {
+		pipes = append(pipes, r.NAT.Destinations, r.NAT.Sources)
+	}
+	for _, pipe := range pipes {
+		if pipe == nil {
+			continue
+		}
+		if _, err := Instructions(r.Files, pipe); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // A revision says that the pipe of a policy's rules is a change of that of the one before, in the same memory.
 type revision struct {
 	of, to  *flowtable.ACL
@@ -136,15 +163,41 @@ func (r *Ruleset) withLive(live liveSets, options firewall.CompileOptions, after
 	if r != after {
 		r.revision.drop()
 	}
-	with, err := compileRuleset(r.config, r.policy.WithSets(live.changes(r.policy)), options, after)
+	next := *r // files and warnings are those of what is written
+	next.live, next.options, next.withSets = live, options, r.withLiveSets(live, after)
+	next.ACL, next.NAT, next.revision = nil, nil, nil
+	if after != nil {
+		options.After = after.Compiled
+	}
+	var err error
+	if next.Compiled, err = firewall.Compile(next.withSets, options); err == nil {
+		if err = next.compilePipes(after); err == nil && r.ACL == nil {
+			err = next.fits()
+		}
+	}
 	if err != nil {
+		next.revision.drop()
 		return nil, fmt.Errorf("compile policy with what sets were given at runtime: %w", err)
 	}
-	next := *r // files and warnings are those of what is written
-	next.Compiled, next.ACL, next.NAT, next.live, next.options = with.Compiled, with.ACL, with.NAT, live, options
-	next.revision = with.revision
+	if len(live) == 0 {
+		next.written = next.Compiled
+	}
 	return &next, nil
 }
+
+// withLiveSets is the policy with what sets were given at runtime. Where that and the sets are those of the ruleset before,
+// so is the memory of what they hold, and the rules that name them need not be compiled.
+func (r *Ruleset) withLiveSets(live liveSets, after *Ruleset) *firewall.Policy {
+	if after == nil || after.withSets == nil || !maps.Equal(live, after.live) || !sameMemory(r.policy.Sets, after.policy.Sets) ||
+		slices.ContainsFunc(r.policy.Sets, func(s firewall.Set) bool { return s.Type == firewall.SetPort && live[s.Name] != nil }) {
+		return r.policy.WithSets(live.changes(r.policy))
+	}
+	with := *r.policy
+	with.Sets = after.withSets.Sets
+	return &with
+}
+
+func sameMemory[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // zoneless refuses ports that no zone names, but for monitor ports: nothing could arrive there, and what
 // leaves by them would have no zone that a rule could speak of. Monitors are those that rules mirror to; a
