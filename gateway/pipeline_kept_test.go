@@ -78,7 +78,7 @@ func (k *keeper) edit(name, batch string) {
 func (k *keeper) restarted() {
 	k.Helper()
 	k.kept.close()
-	again := keptPipeline{dir: k.kept.dir}
+	again := keptPipeline{dir: k.kept.dir, least: k.kept.least}
 	a, err := again.load()
 	if err != nil || a == nil {
 		k.Fatalf("a start has %v, %v", a, err)
@@ -153,11 +153,12 @@ func TestKeptPipeline(t *testing.T) {
 // Changes that are as much as the text become a text.
 func TestKeptPipelineFolds(t *testing.T) {
 	k := newKeeper(t)
+	k.kept.least = 32 << 10
 	k.apply(strings.Replace(keptText, "size: 2", "size: 200000", 1))
 	batch := func(change string, of int) string {
 		var b strings.Builder
 		fmt.Fprintf(&b, `{%q: [`, change)
-		for i := range 30_000 {
+		for i := range 500 {
 			fmt.Fprintf(&b, `%c{"match": {"ipv4.src": "10.%d.%d.%d"}}`, " ,"[min(i, 1)], of, i>>8, i&255)
 		}
 		return b.String() + "]}"
@@ -169,17 +170,17 @@ func TestKeptPipelineFolds(t *testing.T) {
 			most = max(most, info.Size())
 		}
 	}
-	if most == 0 || most > 2*pipelineFold {
+	if most == 0 || most > 2*k.kept.least {
 		t.Errorf("changes have come to %d bytes", most)
 	}
 	text, err := os.ReadFile(k.kept.path(pipelineFile))
-	if err != nil || len(text) < pipelineFold {
+	if err != nil || len(text) < int(k.kept.least) {
 		t.Errorf("the text has %d bytes, %v", len(text), err)
 	}
 	k.restarted()
 	k.edit("hosts", batch("remove", 1))
 	k.restarted()
-	if n := len(k.applied.parsed.Pipes[0].Entries); n != 4*30_000+1 {
+	if n := len(k.applied.parsed.Pipes[0].Entries); n != 4*500+1 {
 		t.Errorf("there are %d entries", n)
 	}
 }
