@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/softdpu/softdpu/dataplane"
 	"github.com/softdpu/softdpu/firewall"
@@ -21,7 +22,7 @@ const pipelineFound = 1000
 
 // showEntries answers GET /v1/pipeline/entries.
 func (d *pipelineDesk) showEntries(w http.ResponseWriter, req *http.Request) {
-	q := &pipelineQuestion{pipe: req.Form.Get("pipe"), name: req.Form.Get("name"), match: req.Form["match"], limit: pipelineFound}
+	q := &pipelineQuestion{pipe: req.Form.Get("pipe"), name: req.Form.Get("name"), match: strings.Fields(req.Form.Get("match")), limit: pipelineFound}
 	for _, p := range []struct {
 		name        string
 		into        *int
@@ -87,9 +88,12 @@ func answerPipeline[T any](w http.ResponseWriter, v T, err error) {
 // PipelineEntries asks for entries of a pipe of the pipeline in force, of a name and with matches as in "ipv4.src=10.0.0.1" if these are
 // given: at most `limit`, behind `after` others, which is 0 or the answer's Next.
 func (c *Client) PipelineEntries(ctx context.Context, pipe, name string, match []string, after, limit int) (found *PipelineEntries, err error) {
-	query := url.Values{"pipe": {pipe}, "match": match, "after": {strconv.Itoa(after)}, "limit": {strconv.Itoa(limit)}}
+	query := url.Values{"pipe": {pipe}, "after": {strconv.Itoa(after)}, "limit": {strconv.Itoa(limit)}}
 	if name != "" {
 		query.Set("name", name)
+	}
+	if len(match) > 0 {
+		query.Set("match", strings.Join(match, " "))
 	}
 	return found, c.get(ctx, "pipeline/entries", query, &found)
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,7 +24,7 @@ const (
 	pipelineFile    = "pipeline.yaml"
 	pipelineChanges = "changes.json"
 	pipelineHeader  = "# applied by "
-	pipelineFold    = 4 << 20 // bytes of changes that are kept beside a pipeline, if that is smaller
+	pipelineFold    = 4 << 20 // bytes of changes that are kept beside a pipeline at least
 )
 
 // keptPipeline is what a start has of the pipeline in force: the text that was applied, and beside it what was changed
@@ -31,6 +32,7 @@ const (
 // more than twice what it says over time. What is written when a call returns outlives a loss of power.
 type keptPipeline struct {
 	dir     string
+	least   int64  // bytes of changes that are kept at least; 0: pipelineFold
 	extends string // the text that changes belong to, by its hash
 	base    int64  // bytes of the text
 	changes *os.File
@@ -91,7 +93,9 @@ func (k *keptPipeline) close() {
 }
 
 // full tells whether another text is due.
-func (k *keptPipeline) full() bool { return k.broken || k.size > max(pipelineFold, k.base) }
+func (k *keptPipeline) full() bool {
+	return k.broken || k.size > max(cmp.Or(k.least, pipelineFold), k.base)
+}
 
 // add keeps a change.
 func (k *keptPipeline) add(c *keptChange) (err error) {
