@@ -22,6 +22,7 @@ type Program struct {
 	// Now is the time in ns for meters of [Program.Run]; nil: that of the packet's tick.
 	Now func() uint64
 
+	named   numbers
 	options Options
 	root    int
 	mirrors [][]uint32           // ids of the ports of each
