@@ -27,7 +27,7 @@ const (
 // pipe, entry and field, where in the file it stands, and what would work. Warnings are about what can be done, and is
 // not likely to be meant. What compiles has been checked, so [Compile] and others need not look again.
 func (p *Pipeline) Check() (warnings mistake.Errors, err error) {
-	c := &checker{pipeline: p, byName: make(map[string]*Pipe)}
+	c := &checker{pipeline: p, byName: make(map[string]*Pipe), goes: make(map[*Pipe]*ways)}
 	c.used.meters, c.used.mirrors = make(map[string]bool), make(map[string]bool)
 	c.used.counters, c.used.fields = make(map[string]bool), make(map[string]bool)
 	c.shared()
@@ -44,10 +44,18 @@ func (p *Pipeline) Check() (warnings mistake.Errors, err error) {
 type checker struct {
 	pipeline       *Pipeline
 	byName         map[string]*Pipe
+	goes           map[*Pipe]*ways // as far as they were asked for
 	errs, warnings mistake.Errors
+	named          struct{ meters, mirrors, counters map[string]bool } // by the pipeline
 	used           struct {
 		meters, mirrors, counters, fields map[string]bool
 	}
+}
+
+// ways are where the packets of a pipe go.
+type ways struct {
+	targets []Target
+	pipes   []string
 }
 
 func (c *checker) fail(e mistake.Error) { c.errs = append(c.errs, e) }
@@ -130,6 +138,7 @@ func (c *checker) shared() {
 		c.fail(here.Errorf("%d meters: a pipeline has at most %d", n, MaxMeters).WithHint("let entries share meters"))
 	}
 	taken := make(map[string]bool)
+	c.named.meters = taken
 	for _, m := range p.Meters {
 		at := here.in(m.Pos, "meter %q", m.Name)
 		c.name(at, m.Name, taken)
@@ -139,6 +148,7 @@ func (c *checker) shared() {
 		c.fail(here.Errorf("%d shared counters: a pipeline has at most %d", n, MaxCounters).WithHint("entries have counters of their own: `count: true`"))
 	}
 	taken = make(map[string]bool)
+	c.named.counters = taken
 	for _, name := range p.Counters {
 		c.name(here.in(p.Pos, "counter %q", name), name, taken)
 	}
@@ -152,6 +162,7 @@ func (c *checker) mirrors(here subject) {
 		c.fail(here.Errorf("%d mirrors: a pipeline has at most %d", n, MaxMirrors).WithHint("let entries share mirrors"))
 	}
 	taken := make(map[string]bool)
+	c.named.mirrors = taken
 	for _, m := range p.Mirrors {
 		at := here.in(m.Pos, "mirror %q", m.Name)
 		c.name(at, m.Name, taken)

@@ -1,7 +1,7 @@
 package pipe
 
 import (
-	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -235,24 +235,54 @@ func (c *checker) floods(at subject, p *Pipe, e *Entry, forward *Forward) {
 // mirrored checks that the packets of an entry that mirrors leave by ports, or not at all, wherever they go from there.
 func (c *checker) mirrored(at subject, forward *Forward) {
 	const hint = "frames are copied as they leave: forward to a port, or drop, or put the mirror into the policy's rule"
+	copied := func(to Target) bool { return to == ToPort || to == ToDrop || to == ToPipe }
+	if !copied(forward.To) && slices.Contains(targets, forward.To) {
+		c.fail(at.Errorf("it mirrors, and forwards to %s", forward.To).WithHint(hint))
+	}
 	seen := make(map[string]bool)
-	var visit func(f *Forward, from string)
-	visit = func(f *Forward, from string) {
-		next := c.byName[f.Name]
-		switch {
-		case f.To == ToHost || f.To == ToPolicy || f.To == ToStage:
-			c.fail(at.Errorf("it mirrors, and forwards to %s%s", f.To, from).WithHint(hint))
-		case f.To == ToPipe && next != nil && !seen[f.Name]:
-			seen[f.Name] = true
-			if next.floods() {
-				c.fail(at.Errorf("it mirrors, and pipe %q, to which its packets come, floods", f.Name).WithHint("make the mirror's ports entries of that pipe"))
-			}
-			for _, f := range next.everyForward() {
-				visit(f, fmt.Sprintf(" in pipe %q", next.Name))
+	var visit func(name string)
+	visit = func(name string) {
+		next := c.byName[name]
+		if next == nil || seen[name] {
+			return
+		}
+		seen[name] = true
+		if next.floods() {
+			c.fail(at.Errorf("it mirrors, and pipe %q, to which its packets come, floods", name).WithHint("make the mirror's ports entries of that pipe"))
+		}
+		targets, pipes := c.ways(next)
+		for _, to := range targets {
+			if !copied(to) {
+				c.fail(at.Errorf("it mirrors, and forwards to %s in pipe %q", to, name).WithHint(hint))
 			}
 		}
+		for _, name := range pipes {
+			visit(name)
+		}
 	}
-	visit(forward, "")
+	if forward.To == ToPipe {
+		visit(forward.Name)
+	}
+}
+
+// ways are where packets of a pipe go, each once: kinds of forwards that are known, and names of pipes.
+func (c *checker) ways(p *Pipe) ([]Target, []string) {
+	w := c.goes[p]
+	if w == nil {
+		w = &ways{}
+		names := make(map[string]bool)
+		for _, f := range p.everyForward() {
+			if slices.Contains(targets, f.To) && !slices.Contains(w.targets, f.To) {
+				w.targets = append(w.targets, f.To)
+			}
+			if f.To == ToPipe && !names[f.Name] {
+				names[f.Name] = true
+				w.pipes = append(w.pipes, f.Name)
+			}
+		}
+		c.goes[p] = w
+	}
+	return w.targets, w.pipes
 }
 
 // operands checks that the entry gives its action what that leaves to it.
@@ -303,30 +333,22 @@ func (c *checker) operands(at subject, p *Pipe, e *Entry) {
 // monitor checks what is noted about packets.
 func (c *checker) monitor(at subject, p *Pipe, m *Monitor) {
 	at = at.in(at.pos, "monitor")
-	names := func(of int, name func(int) string) []string {
-		list := make([]string, of)
-		for i := range list {
-			list[i] = name(i)
-		}
-		return list
-	}
-	line := c.pipeline
-	refers := func(what, name string, known []string) {
-		if !slices.Contains(known, name) {
-			c.fail(nearHint(at.Errorf("there is no %s %q", what, name), name, known, "declare it under "+what+"s"))
+	refers := func(what, name string, known map[string]bool) {
+		if !known[name] {
+			c.fail(nearHint(at.Errorf("there is no %s %q", what, name), name, slices.Sorted(maps.Keys(known)), "declare it under "+what+"s"))
 		}
 	}
 	if m.Counter != "" {
 		c.used.counters[m.Counter] = true
-		refers("counter", m.Counter, line.Counters)
+		refers("counter", m.Counter, c.named.counters)
 	}
 	if m.Meter != "" {
 		c.used.meters[m.Meter] = true
-		refers("meter", m.Meter, names(len(line.Meters), func(i int) string { return line.Meters[i].Name }))
+		refers("meter", m.Meter, c.named.meters)
 	}
 	if m.Mirror != "" {
 		c.used.mirrors[m.Mirror] = true
-		refers("mirror", m.Mirror, names(len(line.Mirrors), func(i int) string { return line.Mirrors[i].Name }))
+		refers("mirror", m.Mirror, c.named.mirrors)
 	}
 	if m.Age != 0 && (m.Age < time.Second || m.Age > maxAge) {
 		c.fail(at.Errorf("age %s: it is 1s to %s", m.Age, "24 days").WithHint("leave it out if entries do not age"))

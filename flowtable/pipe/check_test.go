@@ -506,3 +506,24 @@ func TestCheckNamesPlaces(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckManyMirrors: what entries lead to is looked up once for a pipe and not for each of them, or a file of some
+// 10,000 entries would be checked for hours.
+func TestCheckManyMirrors(t *testing.T) {
+	const n = 30_000
+	line := &Pipeline{Name: "x", Root: "a", BypassesPolicy: true, Mirrors: []*Mirror{{Name: "tap", Ports: []string{"mon0"}}}}
+	for i, name := range []string{"a", "b"} {
+		p := &Pipe{Name: name, Kind: Basic, Match: []MatchField{{Field: LookupField("ipv4.src")}}, Miss: Forward{To: ToDrop}, Monitor: Monitor{Mirror: "tap"}}
+		for j := range uint32(n) {
+			p.Entries = append(p.Entries, &Entry{Match: []Match{{Field: p.Match[0].Field, Value: Value{j}}}, Forward: []*Forward{toPipe("b"), toPort("wan0")}[i]})
+		}
+		line.Pipes = append(line.Pipes, p)
+	}
+	start := time.Now()
+	if _, err := line.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("it takes %s", took)
+	}
+}

@@ -35,7 +35,7 @@ type Limits struct {
 func Compile(p *Pipeline, o Options) (*Program, error) {
 	tables, shared := make(map[int]bool), make(map[int]bool)
 	for {
-		c := &compiler{Program: &Program{Pipeline: p, options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables, shared: shared}
+		c := &compiler{Program: &Program{Pipeline: p, named: newNumbers(p), options: o, Memory: &Memory{}}, number: map[string]int{}, tables: tables, shared: shared}
 		err := c.compile()
 		if err == nil {
 			return c.Program, nil

@@ -253,7 +253,7 @@ func TestFramesInKernel(t *testing.T) {
 		if after := k.same(t, p, frame); after != nil && !bytes.Equal(after, frame) {
 			changed++
 			if bytes.Equal(before, frame) {
-				if want := complete(after); want != nil && !bytes.Equal(want, after) {
+				if want := complete(after); want != nil && !bytes.HasPrefix(want, after) { // it pads what is short
 					t.Fatalf("%x becomes %x, with the checksums of gopacket %x", frame, after, want)
 				}
 				right++

@@ -24,6 +24,7 @@ type Program struct {
 
 	clock   func() uint32 // tick; nil: always 0
 	pairs   []pair        // of a program that it takes the place of, until Adopt
+	named   numbers
 	options Options
 	root    int
 	mirrors [][]uint32           // ids of the ports of each

@@ -9,6 +9,26 @@ import (
 	"github.com/softdpu/softdpu/flowtable"
 )
 
+// numbers are those of what a pipeline names: many entries ask.
+type numbers struct{ pipes, meters, mirrors, counters map[string]int }
+
+func newNumbers(p *Pipeline) (n numbers) {
+	n = numbers{make(map[string]int), make(map[string]int), make(map[string]int), make(map[string]int)}
+	for i, pipe := range p.Pipes {
+		n.pipes[pipe.Name] = i
+	}
+	for i, m := range p.Meters {
+		n.meters[m.Name] = i
+	}
+	for i, m := range p.Mirrors {
+		n.mirrors[m.Name] = i
+	}
+	for i, name := range p.Counters {
+		n.counters[name] = i
+	}
+	return n
+}
+
 // record returns what memory holds of an entry.
 func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error) {
 	forward := e.Forward
@@ -47,22 +67,22 @@ func (p *Program) record(pl *Planned, e *Entry) (r bpf.PipesPipeEntry, err error
 		r.Age = max(1, flowtable.Ticks(m.Age))
 	}
 	if m.Counter != "" {
-		i := slices.Index(p.Pipeline.Counters, m.Counter)
-		if i < 0 {
+		i, ok := p.named.counters[m.Counter]
+		if !ok {
 			return r, fmt.Errorf("there is no counter %q", m.Counter)
 		}
 		r.Counter = p.Counters[i]
 	}
 	if m.Meter != "" {
-		i := slices.IndexFunc(p.Pipeline.Meters, func(x *Meter) bool { return x.Name == m.Meter })
-		if i < 0 {
+		i, ok := p.named.meters[m.Meter]
+		if !ok {
 			return r, fmt.Errorf("there is no meter %q", m.Meter)
 		}
 		r.Meter = uint16(1 + i)
 	}
 	if m.Mirror != "" {
-		i := slices.IndexFunc(p.Pipeline.Mirrors, func(x *Mirror) bool { return x.Name == m.Mirror })
-		if i < 0 {
+		i, ok := p.named.mirrors[m.Mirror]
+		if !ok {
 			return r, fmt.Errorf("there is no mirror %q", m.Mirror)
 		}
 		r.Mirror = uint16(1 + i)
@@ -99,8 +119,8 @@ func (p *Program) encode(f *Forward) (uint32, error) {
 		}
 		return to, nil
 	case ToPipe:
-		n := slices.IndexFunc(p.Pipeline.Pipes, func(pipe *Pipe) bool { return pipe.Name == f.Name })
-		if n < 0 {
+		n, ok := p.named.pipes[f.Name]
+		if !ok {
 			return 0, fmt.Errorf("there is no pipe %q", f.Name)
 		}
 		if f.IndexFrom != nil {
