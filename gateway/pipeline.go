@@ -54,6 +54,8 @@ type pipelineDesk struct {
 	log   *slog.Logger
 	dir   string // where the text is kept
 
+	reporter *reporter // of the server, which tells what the policy does
+
 	tracing sync.Mutex // held by who follows packets
 	mu      sync.Mutex
 	applied *appliedPipeline // nil: none

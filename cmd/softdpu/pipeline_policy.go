@@ -96,7 +96,10 @@ func policyTable(r *pipe.Report) *table {
 				flows = fmt.Sprint(*e.Flows)
 			}
 			if e.Packets != nil {
-				packets, bytes = fmt.Sprint(*e.Packets), fmt.Sprint(*e.Bytes)
+				packets = fmt.Sprint(*e.Packets)
+			}
+			if e.Bytes != nil {
+				bytes = fmt.Sprint(*e.Bytes)
 			}
 			if e.IdleS != nil {
 				idle = interval(*e.IdleS)
