@@ -96,6 +96,14 @@ type device struct {
 	name  string
 }
 
+// Domain is the routing domain of frames with an outer VLAN id, 0 for none, that come by the port.
+func (p *Port) Domain(vlan uint16) uint16 {
+	if p.pair == 0 {
+		return 0
+	}
+	return uint16(p.pair)<<12 | vlan
+}
+
 // Inline reports whether frames leave by the peer port instead of by a route.
 func (p *Port) Inline() bool { return p.Peer != "" }
 

@@ -51,6 +51,8 @@ type pipelineDesk struct {
 	employ func(needs []string) error // starts workers, if they do not run
 	needs  atomic.Pointer[[]string]   // what of the pipeline asks for workers, for people
 
+	reporter *reporter // of the server, which tells what the policy does
+
 	tracing sync.Mutex    // held by who follows packets
 	puts    atomic.Uint64 // programs that were put in force
 	mu      sync.Mutex

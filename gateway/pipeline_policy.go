@@ -35,7 +35,7 @@ func (r *reporter) policyPipes(most int) (*PolicyPipes, error) {
 	out.Runs = *rules.pipes(most).Report(&pipes.Counts{
 		Rules: func(id uint32) (c pipes.Count) {
 			if int(id) < len(sums) {
-				c = pipes.Count{Packets: sums[id].packets, Bytes: sums[id].bytes, Flows: sums[id].flows}
+				c = pipes.Count{Packets: sums[id].packets, Bytes: sums[id].bytes, Flows: sums[id].flows, Judged: sums[id].judged}
 			}
 			if int(id) < len(last) && last[id] != 0 {
 				idle := max(0, now.Sub(clock.at(last[id])).Seconds())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -41,12 +42,72 @@ type PipelineWalkStep struct {
 // tracePause is how often a reader looks whether nobody listens any more.
 const tracePause = 200 * time.Millisecond
 
-// trace has the pipeline tell of packets until ctx is done, by a form of its program that does so.
-func (d *pipelineDesk) trace(ctx context.Context, tell func(*PipelineWalk) error) (err error) {
-	if !d.tracing.TryLock() {
-		return errors.New("somebody traces packets already")
+// trace tells of packets until ctx is done: by a form of the pipeline's program that does so, and of what the policy does by a
+// capture of what arrives there. Without a pipeline, or beside another capture, it is the one or the other alone.
+func (d *pipelineDesk) trace(ctx context.Context, tell func(*PipelineWalk) error) error {
+	for began := time.Now(); !d.tracing.TryLock(); time.Sleep(tracePause / 4) { // a trace that was ended takes its time
+		if ctx.Err() != nil || time.Since(began) > 10*tracePause {
+			return errors.New("somebody traces packets already")
+		}
 	}
 	defer d.tracing.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.reporter.captures.closing, cancel)()
+	front := d.present()
+	own, err := d.reporter.captures.follow(ctx, cancel)
+	if err != nil && !front {
+		return err
+	}
+	heard := make(chan heardWalk)
+	var readers sync.WaitGroup
+	var failed [2]error
+	read := func(n int, from func(context.Context, func(*PipelineWalk) bool) error) {
+		readers.Go(func() {
+			defer cancel()
+			failed[n] = from(ctx, func(w *PipelineWalk) bool {
+				select {
+				case heard <- heardWalk{w, n == 1}:
+					return true
+				case <-ctx.Done():
+					return false
+				}
+			})
+		})
+	}
+	if front {
+		read(0, d.front)
+	}
+	if own != nil {
+		read(1, own.run)
+	}
+	j := &walkJoiner{tell: tell, both: front && own != nil}
+	tick := time.NewTicker(walkPatience / 4)
+	defer tick.Stop()
+	for done := false; !done; {
+		select {
+		case h := <-heard:
+			done = j.take(h, time.Now()) != nil // whoever asked is gone
+		case now := <-tick.C:
+			done = j.flush(now.Add(-walkPatience)) != nil
+		case <-ctx.Done():
+			done = true
+		}
+	}
+	cancel()
+	readers.Wait()
+	return errors.Join(failed[:]...)
+}
+
+// present says whether a pipeline is in front of the policy.
+func (d *pipelineDesk) present() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.applied != nil
+}
+
+// front tells of packets in the pipeline in front of the policy, until ctx is done or tell answers false.
+func (d *pipelineDesk) front(ctx context.Context, tell func(*PipelineWalk) bool) (err error) {
 	if err := d.reform(true); err != nil {
 		return err
 	}
@@ -64,7 +125,7 @@ func (d *pipelineDesk) trace(ctx context.Context, tell func(*PipelineWalk) error
 }
 
 // traceProgram tells of packets of the program in force, until another one is (again), ctx is done or nobody listens.
-func (d *pipelineDesk) traceProgram(ctx context.Context, ports map[uint32]string, tell func(*PipelineWalk) error) (again bool, err error) {
+func (d *pipelineDesk) traceProgram(ctx context.Context, ports map[uint32]string, tell func(*PipelineWalk) bool) (again bool, err error) {
 	puts := d.puts.Load()
 	ring, err := d.plane.PipelineTraces()
 	if err != nil {
@@ -102,8 +163,8 @@ func (d *pipelineDesk) traceProgram(ctx context.Context, ports map[uint32]string
 		}); err != nil {
 			return false, err
 		}
-		if err := tell(walk); err != nil {
-			return false, nil // whoever asked is gone
+		if !tell(walk) {
+			return false, nil
 		}
 	}
 	return false, nil

@@ -74,6 +74,7 @@ func newServer(r *reporter, policy *policyDesk, pipelines *pipelineDesk, change 
 	mux.HandleFunc("GET /v1/rules", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.ruleStatus) })
 	mux.HandleFunc("GET /v1/nat", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.nat) })
 	policy.register(mux)
+	pipelines.reporter = r
 	pipelines.register(mux)
 	mux.HandleFunc("GET /v1/pipeline/policy", r.showPolicy)
 	mux.HandleFunc("GET /v1/sets", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.sets) })

@@ -144,3 +144,64 @@ func writes(w *gateway.PipelineWalk, list string) string {
 	}
 	return ""
 }
+
+// A policy of files is shown as pipes, alone and behind a pipeline.
+func TestPipelineShowsAPolicy(t *testing.T) {
+	dir := simDir(t)
+	for name, text := range map[string]string{"policy.yaml": tracedPolicy, "edge.yaml": edgePipeline} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	for args, want := range map[string][]string{
+		"--policy policy.yaml":                      {"nat-destinations", "audit: pipe nat-out", "drop (no-rule-matched)", "policy.yaml:14"},
+		"-c softdpu.yaml":                           {"builtin-management", "exempt"},
+		"edge.yaml -c softdpu.yaml":                 {"no-telnet", "The policy's own pipes:"},
+		"--policy policy.yaml --entries 3":          {"more)"},
+		"--policy policy.yaml --plan":               {"a consistent hash by way of 4093 buckets", "rows become a search of instructions"},
+		"edge.yaml --policy policy.yaml -o json":    {`"name": "edge"`, `"policy": {`, `"name": "servers-shop"`, `"audit": true`},
+		"edge.yaml --policy policy.yaml -o mermaid": {`p_hosts -->|"ipv4.src=10.10.1.2"| own_flows`, `own_rules -.->|"miss"| to_drop_20_28no_2drule_2dmatched_29`},
+	} {
+		code, stdout, stderr := execute(t, append([]string{"pipeline", "show"}, strings.Fields(args)...)...)
+		for _, text := range want {
+			if code != exitYes || !strings.Contains(stdout, text) {
+				t.Errorf("%s: exit code %d, says %q, prints\n%s, which lacks %q", args, code, stderr, stdout, text)
+			}
+		}
+	}
+	for args, want := range map[string]string{
+		"ipv4.src=10.0.0.1":                               "needs a file with a pipeline, or a policy",
+		"--policy policy.yaml ipv4.src=10.0.0.1":          "add port=NAME",
+		"--policy policy.yaml port=lan0 l4.dport=80":      "add ipv4.src and ipv4.dst",
+		"--policy policy.yaml port=lan1 ipv4.dst=1.2.3.4": `no port "lan1"`,
+	} {
+		code, _, stderr := execute(t, append([]string{"pipeline", "trace"}, strings.Fields(args)...)...)
+		if code != exitError || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, says %q, want %q", args, code, stderr, want)
+		}
+	}
+}
+
+// On a narrow terminal pipes are lines of their own, and nothing is wider than it is.
+func TestPolicyTableIsNarrow(t *testing.T) {
+	t.Chdir(simDir(t))
+	var out strings.Builder
+	shown, err := loadPolicyPipes(&Env{}, &policySource{policies: []string{"policy.yaml"}}, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := policyTable(shown.Pipeline, true, 80).write(&out, 80); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
+			t.Errorf("%q is wider than 80 columns", line)
+		}
+	}
+	for _, want := range []string{"\nrules (acl)\n", "\n  pos-pays ", "PACKETS"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s lacks %q", out.String(), want)
+		}
+	}
+}

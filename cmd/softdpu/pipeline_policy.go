@@ -84,27 +84,48 @@ func loadPolicyPipes(env *Env, source *policySource, most int) (*shownPolicy, er
 	return &shownPolicy{Pipeline: p.Report(nil)}, nil
 }
 
-// policyTable lists the gateway's own pipes.
-func policyTable(r *pipe.Report) *table {
-	t := newTable("PIPE", "KIND", "ENTRY", "MATCH", "FORWARD", ">FLOWS", ">PACKETS", ">BYTES", ">IDLE", "PLACE")
+// narrow is the width from which on all columns of the gateway's own pipes have room.
+const narrow = 120
+
+// policyTable lists the gateway's own pipes. On a narrow terminal pipes are lines of their own, and less is told.
+func policyTable(r *pipe.Report, live bool, width int) *table {
+	slim := width > 0 && width < narrow
+	names := []string{"PIPE", "KIND", "ENTRY", "MATCH", "FORWARD"}
+	if slim {
+		names = []string{"ENTRY", "MATCH", "FORWARD"}
+	}
+	if live {
+		names = append(names, ">FLOWS", ">PACKETS")
+	}
+	if live && !slim {
+		names = append(names, ">BYTES", ">IDLE")
+	}
+	if !slim {
+		names = append(names, "PLACE")
+	}
+	t := newTable(names...)
 	for i := range r.Pipes {
 		p := &r.Pipes[i]
 		name, kind := p.Name, string(p.Kind)
+		if slim {
+			t.add(fmt.Sprintf("%s (%s)", name, kind))
+		}
 		row := func(e *pipe.EntryReport, title string) {
-			flows, packets, bytes, idle, place := "-", "-", "-", "-", "-"
-			if e.Flows != nil {
-				flows = fmt.Sprint(*e.Flows)
+			cells := []any{name, kind, title}
+			if slim {
+				cells = []any{"  " + title}
 			}
-			if e.Packets != nil {
-				packets, bytes = fmt.Sprint(*e.Packets), fmt.Sprint(*e.Bytes)
+			cells = append(cells, strings.Join(e.Match, " "), ownForward(e))
+			if counts := ownCounts(e); live && slim {
+				cells = append(cells, counts[:2]...)
+			} else if live {
+				cells = append(cells, counts...)
 			}
-			if e.IdleS != nil {
-				idle = interval(*e.IdleS)
-			}
+			place := "-"
 			if e.File != "" {
 				place = fmt.Sprintf("%s:%d", e.File, e.Line)
 			}
-			t.add(name, kind, title, strings.Join(e.Match, " "), ownForward(e), flows, packets, bytes, idle, place)
+			t.add(append(cells, place)...) // which a slim table has no column for
 			name, kind = "", ""
 		}
 		if p.Forward != "" {
@@ -119,6 +140,24 @@ func policyTable(r *pipe.Report) *table {
 		row(&p.Miss, "(miss)")
 	}
 	return t
+}
+
+// ownCounts are the cells of what an entry of the gateway's own pipes has counted.
+func ownCounts(e *pipe.EntryReport) []any {
+	flows, packets, bytes, idle := "-", "-", "-", "-"
+	if e.Flows != nil {
+		flows = fmt.Sprint(*e.Flows)
+	}
+	if e.Packets != nil {
+		packets = fmt.Sprint(*e.Packets)
+	}
+	if e.Bytes != nil {
+		bytes = fmt.Sprint(*e.Bytes)
+	}
+	if e.IdleS != nil {
+		idle = interval(*e.IdleS)
+	}
+	return []any{flows, packets, bytes, idle}
 }
 
 // ownForward says what an entry of the gateway's own pipes does and where it leads.

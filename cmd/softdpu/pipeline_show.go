@@ -92,7 +92,8 @@ func pipesOfFiles(env *Env, args []string, source *policySource, most int) (*sho
 
 // tables prints what there is for people.
 func (s *shownPipelines) tables(env *Env, plan bool) error {
-	front, own := pipelineTable, policyTable
+	front := pipelineTable
+	own := func(r *pipe.Report) *table { return policyTable(r, s.Policy.Epoch != nil, env.Width()) }
 	if plan {
 		front, own = planTable, planTable
 	}

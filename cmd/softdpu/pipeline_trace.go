@@ -11,16 +11,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/softdpu/softdpu/flowtable/pipe"
 	"github.com/softdpu/softdpu/gateway"
 )
 
 func newPipelineTraceCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace [[FILE] FIELD=VALUE...]",
-		Short: "Follow packets through the pipeline, pipe by pipe",
-		Long: `Follow live packets through the pipeline in force: which pipes each came to, which entry matched there, and
-where it went in the end. The pipeline's program is replaced by one that tells while somebody traces; what
-cannot be told in time is left out. It needs root.
+		Short: "Follow packets through the pipes, pipe by pipe",
+		Long: `Follow live packets through the pipes in force, those of the pipeline in front of the policy and the policy's own:
+which pipes each came to, which entry matched there, and where it went in the end. The programs are replaced
+by ones that tell while somebody traces; what cannot be told in time is left out. What a pipeline has changed in a
+packet keeps the two halves of its way from being put together: they are told of apart. It needs root.
 
 With the fields of a packet, follow that one through the pipeline of a file, without a gateway. With --policy
 or -c, what that leaves to the policy goes on through the policy's own pipes, as the packet that opens a flow;
@@ -68,9 +70,19 @@ func printWalk(to io.Writer, w *gateway.PipelineWalk, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(to).Encode(w)
 	}
-	steps := make([]string, len(w.Steps))
+	var steps []string
 	for i, s := range w.Steps {
-		steps[i] = fmt.Sprintf("%s: %s", s.Pipe, entryOrMiss(s.Entry))
+		text := fmt.Sprintf("%s: %s", s.Pipe, entryOrMiss(s.Entry))
+		if s.Does != "" {
+			text += fmt.Sprintf(" (%s)", s.Does)
+		}
+		for _, name := range s.Audited {
+			steps = append(steps, fmt.Sprintf("%s: %s (audit)", s.Pipe, name))
+		}
+		if s.Policy && i > 0 && !w.Steps[i-1].Policy {
+			steps = append(steps, string(pipe.ToPolicy))
+		}
+		steps = append(steps, text)
 	}
 	what := ""
 	if head, err := hex.DecodeString(w.Head); err == nil && len(head) > 0 {

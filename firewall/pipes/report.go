@@ -13,6 +13,7 @@ import (
 type Count struct {
 	Packets, Bytes uint64
 	Flows          uint64
+	Judged         uint64   // times that it decided, or in audit mode would have
 	IdleS          *float64 // since it decided last; nil: never
 }
 
@@ -47,19 +48,32 @@ func (p *Policy) Report(counts *Counts) *pipe.Report {
 // count fills in what was counted.
 func (p *Policy) count(r *pipe.PipeReport, counts *Counts) {
 	ids := p.ids[r.Name]
-	counted := make(map[uint32]bool)
+	counted := make(map[string]bool)
 	for i := range r.Entries {
 		e := &r.Entries[i]
-		if i >= len(ids) || ids[i] == 0 || counted[ids[i]] {
+		if i >= len(ids) || ids[i] == 0 {
 			continue
 		}
-		counted[ids[i]] = true
-		if r.Name != Rules {
+		name := ""
+		if r.Name == Rules {
+			name = p.compiled.Rules[ids[i]].Name
+		} else {
+			name = p.compiled.NATRules[ids[i]].Name // its ids of both families
+		}
+		if counted[name] {
+			continue
+		}
+		counted[name] = true
+		switch {
+		case r.Name != Rules:
 			flows := counts.NAT(ids[i])
 			e.Flows = &flows
-			continue
+		case e.Audit:
+			c := counts.Rules(ids[i])
+			e.Packets, e.IdleS = &c.Judged, c.IdleS
+		default:
+			fill(e, counts.Rules(ids[i]))
 		}
-		fill(e, counts.Rules(ids[i]))
 	}
 	if r.Name == Rules {
 		fill(&r.Miss, counts.Rules(0))
