@@ -104,7 +104,7 @@ func (c *compiler) rules(before []flowtable.ACLEntry) {
 // sameSurroundings reports whether all that the entries of a rule are made of beside the rule is as it was.
 func (c *compiler) sameSurroundings(last *Compiled) bool {
 	old := last.source.policy
-	return sameSlice(old.Zones, c.policy.Zones) && sameSlice(old.Sets, c.policy.Sets) && sameSlice(old.Workloads, c.policy.Workloads) &&
+	return sameSlice(old.Zones, c.policy.Zones) && slices.EqualFunc(old.Sets, c.policy.Sets, sameMembers) && sameSlice(old.Workloads, c.policy.Workloads) &&
 		slices.Equal(last.Zones, c.out.Zones) && last.source.lastMAC == c.lastMAC && maps.Equal(last.MACs, c.out.MACs)
 }
 
@@ -158,6 +158,12 @@ func (c *compiler) takeOver(run ruleRun) {
 	for _, end := range ends {
 		from.ends = append(from.ends, end+shift)
 	}
+}
+
+// sameMembers reports whether two sets are the same to rules. What sets are given at runtime is put into them anew with
+// each policy.
+func sameMembers(a, b Set) bool {
+	return a.Name == b.Name && a.Type == b.Type && (sameSlice(a.Prefixes, b.Prefixes) || slices.Equal(a.Prefixes, b.Prefixes)) && slices.Equal(a.MACs, b.MACs)
 }
 
 // sameSlice reports whether two slices are the same memory.

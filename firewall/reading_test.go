@@ -3,11 +3,14 @@ package firewall
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softdpu/softdpu/flowtable"
 )
 
 // readingPolicy has n rules, with everything around them that they may speak of.
@@ -194,6 +197,7 @@ func TestReadingEdits(t *testing.T) {
 	kept, good := 0, 0
 	for round := range 8 {
 		var compiled *Compiled
+		live := make(map[string]SetChange)
 		r := Reading{partSize: 1 + random.IntN(600), longText: maxFile}
 		text := readingPolicy(5 + random.IntN(60))
 		other := head + "rules:\n" + readingRule("z1", round) + readingRule("z2", round+1)
@@ -223,7 +227,11 @@ func TestReadingEdits(t *testing.T) {
 			if random.IntN(8) == 0 {
 				opts.Management = Management{From: []Ref{{Name: "lan"}}, Services: []Ref{{Name: "ssh"}}, Override: random.IntN(2) == 0}
 			}
-			if c := sameCompilation(t, policy, opts); c != nil {
+			if random.IntN(8) == 0 {
+				live["bad"] = SetChange{Added: []Entry{{Addresses: prefixRange(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 3, byte(n)}), 32))}}}
+				live["web"] = SetChange{Added: []Entry{{Ports: flowtable.U16Range{First: uint16(n), Last: uint16(n)}}}}
+			}
+			if c := sameCompilation(t, policy.WithSets(live), opts); c != nil {
 				compiled = c
 			}
 			if good++; last != nil && r.last != nil && last.loader == r.last.loader {
