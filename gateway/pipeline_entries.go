@@ -135,7 +135,15 @@ func (d *pipelineDesk) editRead(c *pipelineCall, number int, batch []pipe.Edit) 
 		return nil, err
 	}
 	p := d.applied.parsed.Pipes[number]
-	out := &PipelineEdited{Pipe: p.Name, Entries: len(p.Entries), Size: room(p), Rebuilt: rebuilt, Results: make([]PipelineEntryResult, len(batch))}
+	out := &PipelineEdited{Pipe: p.Name, Entries: len(p.Entries), Rebuilt: rebuilt, Results: make([]PipelineEntryResult, len(batch))}
+	if err := d.plane.Pipeline(func(prog *pipe.Program) error {
+		if prog != nil {
+			out.Size = prog.Room(number)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	for i := range batch {
 		r := &out.Results[i]
 		r.Line = batch[i].Entry.Pos.Line
@@ -167,14 +175,6 @@ func (d *pipelineDesk) editRead(c *pipelineCall, number int, batch []pipe.Edit) 
 		return nil, fmt.Errorf("the entries are changed, and will not be so after a restart: %w", err)
 	}
 	return out, nil
-}
-
-// room is how many entries a pipe says that it has room for; 0: for those that it was applied with.
-func room(p *pipe.Pipe) int {
-	if p.Resizable {
-		return p.Room()
-	}
-	return p.Size
 }
 
 // alter makes the changes of a batch in memory, or puts another program in force. d.mu is held. The error is a firewall.Errors if
@@ -289,12 +289,13 @@ func (d *pipelineDesk) query(q *pipelineQuestion) (*PipelineEntries, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &PipelineEntries{Pipe: p.Name, Kind: p.Kind, Size: room(p), Total: len(p.Entries), Entries: []PipelineEntry{}}
+	out := &PipelineEntries{Pipe: p.Name, Kind: p.Kind, Total: len(p.Entries), Entries: []PipelineEntry{}}
 	write := pipefile.EntryJSON(parsed, number)
 	err = d.plane.Pipeline(func(prog *pipe.Program) error {
 		if prog == nil {
 			return dataplane.ErrNoPipeline
 		}
+		out.Size = prog.Room(number)
 		now := dataplane.NowTick()
 		found, next := prog.Find(number, asked, q.after, pipelineLook, q.limit)
 		for _, i := range found {

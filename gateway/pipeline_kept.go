@@ -258,6 +258,9 @@ func keptBatch(parsed *pipe.Pipeline, number int, batch []pipe.Edit, done []pipe
 			b.WriteByte(']')
 		}
 	}
+	if b.Len() == 0 {
+		b.WriteByte('{')
+	}
 	b.WriteByte('}')
 	return b.Bytes()
 }

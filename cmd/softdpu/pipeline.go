@@ -63,14 +63,16 @@ func faults(err error) error {
 	return err
 }
 
-// unchanged says what is wrong with a text that a person named, for which nothing was changed.
-func unchanged(err error, name string) error {
+// unchanged says what is wrong with a text that a person named, for which nothing was changed. Sent is what the gateway calls it.
+func unchanged(err error, sent, name string) error {
 	var errs firewall.Errors
 	if !errors.As(err, &errs) {
 		return err
 	}
 	for i := range errs {
-		errs[i].File = name
+		if errs[i].File == sent {
+			errs[i].File = name
+		}
 	}
 	return fmt.Errorf("%s, nothing was changed:\n%s", quantity(len(errs), "error"), errs)
 }
@@ -127,7 +129,7 @@ changed.`,
 		defer text.close()
 		done, err := gateway.NewClient(*socket).ApplyPipeline(cmd.Context(), *comment, text)
 		if err != nil {
-			return unchanged(err, text.name)
+			return unchanged(err, "pipeline", text.name)
 		}
 		for _, w := range done.Warnings {
 			env.note("%s:%d: %s", text.name, w.Line, visible(w.Message))

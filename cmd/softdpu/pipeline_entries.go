@@ -154,7 +154,7 @@ was changed.`,
 		}
 		done, err := gateway.NewClient(*socket).ChangePipelineEntries(cmd.Context(), args[0], change, *comment, text)
 		if err != nil {
-			return unchanged(err, text.name)
+			return unchanged(err, "entries", text.name)
 		}
 		if format.json {
 			err = printJSON(env.Stdout, done)

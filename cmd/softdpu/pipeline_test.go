@@ -76,6 +76,20 @@ func TestPipelineOfFile(t *testing.T) {
 			}
 		}
 	}
+	for args, want := range map[string]string{
+		"entry add hosts":                                            "needs a FILE, or an entry by flags",
+		"entry add hosts FILE --name x":                              "needs a FILE, or an entry by flags",
+		"entry add hosts --match ipv4.src":                           "it is FIELD=VALUE",
+		"entry update hosts --match ipv4.src=1 --match ipv4.src=2":   "field ipv4.src is given twice",
+		"entry remove hosts --name x --forward drop":                 "has no flag --forward",
+		"entry remove hosts --name x --socket " + t.TempDir() + "/s": "start it with 'softdpu run -c FILE'",
+		"entries hosts --limit -1":                                   "--limit and --after are numbers of entries",
+	} {
+		code, _, stderr := execute(t, append([]string{"pipeline"}, strings.Fields(strings.Replace(args, "FILE", file, 1))...)...)
+		if code != exitError || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, says %q, want %q", args, code, stderr, want)
+		}
+	}
 	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
 	if err := os.WriteFile(wrong, []byte(strings.Replace(edgePipeline, "{pipe: hosts}", "{pipe: host}", 1)), 0o644); err != nil {
 		t.Fatal(err)

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -290,4 +292,75 @@ func (e *edits) agree(t *testing.T, r *rand.Rand, line *Pipeline, lists []*naive
 	}
 	three.walks(t, random.Packets(r, line))
 	*hits += three.hits
+}
+
+// What is done in memory, and what only another program can do.
+func TestEditInPlace(t *testing.T) {
+	port := func(name string) Match { return Match{Field: field("port"), Value: Value{queriedPorts[name]}} }
+	host := func(name, on string, forward *Forward) *Entry {
+		return &Entry{Name: name, Match: []Match{port(on), is("ip.dscp", 0x28)}, Forward: forward}
+	}
+	route := func(text string, forward *Forward) *Entry {
+		return &Entry{Prefix: netip.MustParsePrefix(text), Match: []Match{is("vlan.0.id", 1)}, Forward: forward}
+	}
+	for _, tt := range []struct {
+		name   string
+		pipe   int
+		edit   Edit
+		change func(*Pipeline)
+		want   string // "" in place, else a part of why not
+	}{
+		{name: "an entry", edit: Edit{InsertEntry, host("c", "wan1", nil)}},
+		{name: "a name alone", edit: Edit{RemoveEntry, &Entry{Name: "a"}}},
+		{name: "a forward that no entry had", edit: Edit{UpdateEntry, host("a", "lan0", to(ToHost))}, want: "forwards otherwise"},
+		{name: "a forward that no entry had, where each says its own", edit: Edit{UpdateEntry, host("a", "lan0", to(ToHost))}, change: func(p *Pipeline) {
+			p.Pipes[0].Entries[1].Forward = to(ToDrop)
+		}},
+		{name: "a pipe that no entry led to", edit: Edit{UpdateEntry, host("a", "lan0", toPipe("routes"))}, want: "no entry of pipe hosts led to routes", change: func(p *Pipeline) {
+			p.Pipes[0].Entries[1].Forward = to(ToDrop)
+		}},
+		{name: "a monitor that no entry had", edit: Edit{InsertEntry, &Entry{Match: []Match{port("wan1"), is("ip.dscp", 0x28)}, Monitor: &Monitor{}}}, want: "monitors otherwise"},
+		{name: "fixed", edit: Edit{InsertEntry, host("c", "wan1", nil)}, want: "has become", change: func(p *Pipeline) { p.Pipes[0].Fixed = true }},
+		{name: "beyond its room", edit: Edit{InsertEntry, host("c", "wan1", nil)}, want: "has room for 2 entries", change: func(p *Pipeline) { p.Pipes[0].Size, p.Pipes[0].Resizable = 2, true }},
+		{name: "control", pipe: 1, edit: Edit{RemoveEntry, &Entry{Name: "web"}}, want: "has become"},
+		{name: "a prefix", pipe: 2, edit: Edit{InsertEntry, route("0.0.0.0/0", nil)}, change: func(p *Pipeline) { p.Pipes[2].Size = 3 }},
+		{name: "the only prefix", pipe: 2, edit: Edit{UpdateEntry, route("0.0.0.0/0", nil)}, change: func(p *Pipeline) { p.Pipes[2].Entries = []*Entry{route("0.0.0.0/0", nil)} }},
+		{name: "another forward of a hash", pipe: 3, edit: Edit{UpdateEntry, &Entry{Index: 1, Forward: to(ToPolicy)}}, change: func(p *Pipeline) {
+			p.Pipes[3].Entries[0].Forward = to(ToHost)
+		}},
+		{name: "more than the forward of a hash", pipe: 3, edit: Edit{UpdateEntry, &Entry{Index: 1, Monitor: &Monitor{Count: true}}}, want: "more than the forward", change: func(p *Pipeline) {
+			p.Pipes[3].Entries[1].Monitor = &Monitor{Count: true}
+		}},
+		{name: "an index of a hash", pipe: 3, edit: Edit{RemoveEntry, &Entry{Index: 1}}, want: "chosen by number"},
+		{name: "the weight of a consistent hash", pipe: 3, edit: Edit{UpdateEntry, &Entry{Index: 1, Weight: 2}}, want: "more than the forward", change: func(p *Pipeline) { p.Pipes[3].Algorithm = Consistent }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			line := queried()
+			if tt.change != nil {
+				tt.change(line)
+			}
+			prog := compiledQueried(t, line)
+			done, err := prog.Edit(tt.pipe, []Edit{tt.edit})
+			if tt.want != "" {
+				if !errors.Is(err, ErrRebuild) || !strings.Contains(err.Error(), tt.want) {
+					t.Fatalf("%v, want %q", err, tt.want)
+				}
+				next, done := prog.Pipeline.Edit(tt.pipe, []Edit{tt.edit})
+				if done[0].Err != nil || slices.Equal(next.Pipes[tt.pipe].Entries, prog.Pipeline.Pipes[tt.pipe].Entries) {
+					t.Errorf("the model has %+v", done)
+				}
+				return
+			}
+			if err != nil || done[0].Err != nil {
+				t.Fatalf("%v, %+v", err, done)
+			}
+			for i, e := range prog.Pipeline.Pipes[tt.pipe].Entries {
+				place := prog.Pipes[tt.pipe].Places[i]
+				r, err := prog.Record(tt.pipe, e)
+				if number, _ := prog.At(place); err != nil || number != i || prog.Memory.Entries[place].Forward != r.Forward {
+					t.Errorf("entry %d at %d is number %d, forwards to %#x, want %#x, %v", i, place, number, prog.Memory.Entries[place].Forward, r.Forward, err)
+				}
+			}
+		})
+	}
 }

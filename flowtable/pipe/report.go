@@ -100,10 +100,7 @@ func (p *Program) counts(place uint32) (packets, bytes uint64, used uint32) {
 func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 	r := PipeReport{
 		Name: pl.Pipe.Name, Kind: pl.Pipe.Kind, Became: pl.Form, Why: pl.Why, NS: pl.NS, Instructions: pl.Insns,
-		Size: pl.Pipe.Size, Total: len(pl.Pipe.Entries), Entries: []EntryReport{},
-	}
-	if pl.Pipe.Resizable {
-		r.Size = pl.room
+		Size: p.Room(pl.Number), Total: len(pl.Pipe.Entries), Entries: []EntryReport{},
 	}
 	for i := range pl.Pipe.Entries[:min(most, len(pl.Pipe.Entries))] {
 		r.Entries = append(r.Entries, p.EntryReport(pl.Number, i, now))
@@ -116,6 +113,14 @@ func (p *Program) pipeReport(pl *Planned, most int, now uint32) PipeReport {
 		p.count1(&r.Miss, pl.Miss, now)
 	}
 	return r
+}
+
+// Room is how many entries a pipe says that it has room for; 0: those that it was compiled with.
+func (p *Program) Room(number int) int {
+	if pl := p.Pipes[number]; pl.Pipe.Resizable {
+		return pl.room
+	}
+	return p.Pipes[number].Pipe.Size
 }
 
 // EntryReport describes an entry of a pipe.

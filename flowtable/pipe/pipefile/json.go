@@ -35,6 +35,8 @@ type jsonText struct {
 	at      int // byte up to which lines are counted
 	line    int
 	begin   int // byte at which the line begins
+	source  string
+	sourced int // line whose text that is
 }
 
 // pos is where the next token begins.
@@ -52,13 +54,13 @@ func (j *jsonText) pos() mistake.Pos {
 		j.line, j.begin = j.line+1, j.at
 	}
 	j.at = next
-	p := mistake.Pos{File: j.name, Line: j.line, Column: next - j.begin + 1}
-	if line := j.text[j.begin:min(len(j.text), j.begin+jsonSource+1)]; bytes.IndexByte(line, '\n') >= 0 {
-		p.Source = string(line[:bytes.IndexByte(line, '\n')])
-	} else if len(line) <= jsonSource {
-		p.Source = string(line)
+	if j.sourced != j.line {
+		line, _, ended := bytes.Cut(j.text[j.begin:min(len(j.text), j.begin+jsonSource+1)], []byte("\n"))
+		if j.source, j.sourced = "", j.line; ended || len(line) <= jsonSource {
+			j.source = string(line)
+		}
 	}
-	return p
+	return mistake.Pos{File: j.name, Line: j.line, Column: next - j.begin + 1, Source: j.source}
 }
 
 // value reads the next value; not ok: it is nested too deeply.
