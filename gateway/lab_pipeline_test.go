@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,43 @@ func TestLabPipeline(t *testing.T) {
 	}
 	works()
 
+	// A configuration without a port that the pipeline names is refused as a whole.
+	edit := func(from, to string) {
+		t.Helper()
+		for file, part := range map[string]string{c.File: "ports: {%s: {device: lan}", filepath.Join(filepath.Dir(c.File), "policy.yaml"): "{ports: [%s]}"} {
+			text := string(must(os.ReadFile(file)))
+			if text = strings.Replace(text, fmt.Sprintf(part, from), fmt.Sprintf(part, to), 1); !strings.Contains(text, fmt.Sprintf(part, to)) {
+				t.Fatalf("nothing changes in %s", file)
+			}
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	edit("lan", "lan9")
+	if _, err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "there is no port lan any more, and pipeline edge names it") {
+		t.Errorf("a configuration without a port of the pipeline: %v", err)
+	}
+	edit("lan9", "lan")
+	works()
+	// One that forwards to workers starts them.
+	staged := strings.Replace(labPipeline, "root: steer", "root: steer\nbypasses_policy: true", 1) +
+		"  - {name: spare, kind: control, miss: {stage: forward, port: wan}}\n"
+	if out, err := run(staged, "apply", "-"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if s := must(p.Workers(t.Context())); !s.Running || !slices.Equal(s.NeededBy, []string{"pipeline edge forwards to stage forward"}) {
+		t.Errorf("workers run: %v, needed by %q", s.Running, s.NeededBy)
+	}
+	closed()
+	if out, err := run(labPipeline, "apply", "-", "-m", "CHG-9"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if s := must(p.Workers(t.Context())); len(s.NeededBy) != 0 {
+		t.Errorf("workers are needed by %q", s.NeededBy)
+	}
+
+	before = *must(p.Pipeline(t.Context(), 10)).Runs.Pipes[0].Entries[0].Packets
 	p.kill()
 	works() // nobody runs
 	if err := dial(5002); err == nil {
@@ -159,8 +197,8 @@ func TestLabPipeline(t *testing.T) {
 	p = startProcess(t, gw, binary, c)
 	p.ready(t)
 	closed()
-	if in := must(p.Pipeline(t.Context(), 10)); in == nil || in.Comment != "CHG-9" && in.Comment != "" {
-		t.Errorf("after a start in force is %+v", in)
+	if in := must(p.Pipeline(t.Context(), 10)); in == nil || in.Comment != "CHG-9" || *in.Runs.Pipes[0].Entries[0].Packets < before {
+		t.Errorf("after a start in force is %+v, and before it had counted %d", in, before)
 	}
 	if out, err := run("", "remove"); err != nil || out != "edge is out of force\n" {
 		t.Errorf("%v: %s", err, out)

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
+	"github.com/softdpu/softdpu/firewall"
 	"github.com/softdpu/softdpu/flowtable/pipe"
 	"github.com/softdpu/softdpu/flowtable/pipe/pipefile"
 )
@@ -56,11 +59,12 @@ type pipelineDesk struct {
 	tracing sync.Mutex    // held by who follows packets
 	puts    atomic.Uint64 // programs that were put in force
 	mu      sync.Mutex
-	traced  bool // the program is to tell of packets
+	traced  bool // it runs in the form that tells of packets
 	kept    keptPipeline
 	ageing  pipelineAgeing
-	applied *appliedPipeline // nil: none
-	seeds   [2]uint64        // of its tables, and of what spreads packets: secret, of the process
+	applied *appliedPipeline  // nil: none
+	named   map[string]uint32 // the program's own: ids of the ports that it names, by name
+	seeds   [2]uint64         // of its tables, and of what spreads packets: secret, of the process
 }
 
 // appliedPipeline is the pipeline that was applied last, with the entries that it has now.
@@ -147,6 +151,7 @@ func (d *pipelineDesk) put(parsed *pipe.Pipeline, trace bool) error {
 		return err
 	}
 	d.puts.Add(1)
+	d.named, d.traced = prog.Pipeline.Ports, trace
 	d.needs.Store(&needs)
 	return nil
 }
@@ -201,6 +206,51 @@ func (d *pipelineDesk) remove(by string) (name string, err error) {
 		return name, fmt.Errorf("the pipeline is out of force, and would come back after a restart: %w", err)
 	}
 	return name, nil
+}
+
+// allows finds out whether the pipeline could go on with the ports of a configuration. The error is a firewall.Errors.
+func (d *pipelineDesk) allows(c *Config) error {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.applied == nil {
+		return nil
+	}
+	var errs firewall.Errors
+	for _, name := range d.applied.parsed.PortNames() {
+		if !slices.ContainsFunc(c.Ports, func(p Port) bool { return p.Name == name }) {
+			errs = append(errs, firewall.Pos{File: c.File}.Errorf("there is no port %s any more, and pipeline %s names it", name, d.applied.parsed.Name).
+				WithHint("apply a pipeline without it first, or remove it: `softdpu pipeline remove`"))
+		}
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	return nil
+}
+
+// renumber has the pipeline go by the ports as they are now, if names have come to other ones.
+func (d *pipelineDesk) renumber() error {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.applied == nil {
+		return nil
+	}
+	now := make(map[string]uint32)
+	for _, port := range d.plane.Ports() {
+		if _, named := d.named[port.Name]; named {
+			now[port.Name] = uint32(port.ID)
+		}
+	}
+	if maps.Equal(now, d.named) {
+		return nil
+	}
+	return d.put(d.applied.parsed, d.traced)
 }
 
 // leave takes the pipeline out of force before the gateway stops, so that nothing passes beside what it leaves.

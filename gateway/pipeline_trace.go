@@ -174,7 +174,6 @@ func (d *pipelineDesk) traceProgram(ctx context.Context, ports map[uint32]string
 func (d *pipelineDesk) reform(trace bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.traced = trace
 	if d.applied == nil {
 		d.traced = false
 		if trace {

@@ -21,6 +21,9 @@ func (g *running) change(r *Ruleset, epoch uint32) error {
 	if !g.plane.PortsDiffer(configs) {
 		return g.publish(r, epoch)
 	}
+	if err := g.pipelines.allows(r.config); err != nil {
+		return err
+	}
 	next, err := g.generation(r, epoch)
 	if err != nil {
 		return err
@@ -34,6 +37,9 @@ func (g *running) change(r *Ruleset, epoch uint32) error {
 		return err
 	}
 	g.events.namePorts(g.plane.Ports())
+	if err := g.pipelines.renumber(); err != nil {
+		g.options.Log.Error("ports changed, and the pipeline in front of the policy goes by their numbers of before", "error", err)
+	}
 	for _, p := range done.Added {
 		g.events.port("port-added", &evePort{Name: p.Name, Device: p.Device}, "")
 	}
