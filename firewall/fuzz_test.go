@@ -27,6 +27,7 @@ func FuzzPolicy(f *testing.F) {
 	f.Add("a:\n- \"b\n- c\"\n-\n  d: [e,\n f]\nb:\n - |\n  - x\n - y\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		sameInParts(t, text)
+		sameReading(t, &Reading{partSize: 1, longText: maxFile}, []Source{{Name: "p.yaml", Text: []byte(text)}}, nil)
 		lines := strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(text, "\ufeff")), "\n")
 		inside := func(e Error) {
 			if e.Line == 0 {

@@ -245,6 +245,70 @@ func TestReadingEdits(t *testing.T) {
 	}
 }
 
+// Changes that edits drawn at random seldom make.
+func TestReadingChanges(t *testing.T) {
+	const begin, a, b = head + "zones: {lan: {ports: [lan0]}}\nrules:\n", "  - {name: a, from: any, to: any, action: allow}\n", "  - name: b\n    from: any\n    to: lan\n    action: deny\n"
+	for _, tt := range []struct {
+		name, before, after string
+		kept                bool // is read as a change
+	}{
+		{"the last line goes on", begin + a + b + "    description: x", begin + a + b + "    description: xy", true},
+		{"the last line goes on as if it were another", begin + a + b + "    description: x", begin + a + b + "    description: x" + a2(a, "c"), false},
+		{"the last line ends", begin + a + strings.TrimSuffix(b, "\n"), begin + a + b, true},
+		{"the last line does not end", begin + a + b, begin + a + strings.TrimSuffix(b, "\n"), true},
+		{"a key before an item", begin + a + b + a2(a, "c"), begin + a + b + "    log: true\n" + a2(a, "c"), true},
+		{"a comment before the first item", begin + a + b, begin + "# first\n" + a + b, false},
+		{"a name of before is gone", begin + a + b + "tests:\n- {name: x, packet: {in: lan0, out: lan0, src: 10.0.0.1, dst: 10.0.0.2, service: tcp/1}, expect: {verdict: allow, rule: a}}\n",
+			begin + b + "tests:\n- {name: x, packet: {in: lan0, out: lan0, src: 10.0.0.1, dst: 10.0.0.2, service: tcp/1}, expect: {verdict: allow, rule: a}}\n", false},
+		{"what stands behind the rules moves", head + "rules:\n" + a + b + "zones:\n  lan: {ports: [lan0]}\n", head + "rules:\n" + a + a2(a, "c") + b + "zones:\n  lan: {ports: [lan0]}\n", false},
+		{"tests move", begin + a + b + "tests: []\n", begin + a + a2(a, "c") + b + "tests: []\n", true},
+		{"two rules change places", begin + a + b + a2(a, "c"), begin + a2(a, "c") + b + a, true},
+		{"all rules go", begin + a + b, begin, false},
+		{"an item is cut in two", begin + a + b, begin + a + strings.Replace(b, "    to:", "  -\n    to:", 1), false},
+		{"lines end as on Windows", begin + a + b, strings.ReplaceAll(begin+a+b, "\n", "\r\n"), false},
+		{"lines of rules end as on Windows", begin + a + b, begin + strings.ReplaceAll(a+b, "\n", "\r\n"), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := Reading{partSize: 1, longText: maxFile}
+			sameReading(t, &r, []Source{{Name: "p.yaml", Text: []byte(tt.before)}}, nil)
+			last := r.last
+			if last == nil {
+				t.Fatal("is not read in parts")
+			}
+			sameReading(t, &r, []Source{{Name: "p.yaml", Text: []byte(tt.after)}}, nil)
+			if kept := r.last != nil && r.last != last && r.last.loader == last.loader; kept != tt.kept {
+				t.Errorf("read as a change: %v", kept)
+			}
+			sameReading(t, &r, []Source{{Name: "p.yaml", Text: []byte(tt.before)}}, nil)
+		})
+	}
+}
+
+func a2(rule, name string) string { return strings.Replace(rule, "name: a", "name: "+name, 1) }
+
+// The policy that a compilation goes by need not be the one whose numbers it takes over.
+func TestCompileAfterOthersNumbers(t *testing.T) {
+	compile := func(text string) (*Policy, *Compiled) {
+		p, err := Parse([]Source{{Name: "p.yaml", Text: []byte(text)}}, func(string) ([]byte, error) { return nil, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Compile(p, CompileOptions{Now: day})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, c
+	}
+	text := readingPolicy(12)
+	p, c := compile(text)
+	_, names := compile(strings.NewReplacer("name: r", "name: s", "rule: r", "rule: s").Replace(text))
+	_, macs := compile(strings.Replace(text, "02:00:00:00:00:01", "02:00:00:00:00:02", 1))
+	_, zones := compile(strings.Replace(text, "  lan: {ports: [lan0]", "  aaa: {ports: [aaa0]}\n  lan: {ports: [lan0]", 1))
+	for _, other := range []*Compiled{names, macs, zones} {
+		sameCompilation(t, p, CompileOptions{Now: day, After: c, Previous: other.Identities})
+	}
+}
+
 // FuzzReading makes edits of a policy out of bytes.
 func FuzzReading(f *testing.F) {
 	f.Add([]byte{3, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
