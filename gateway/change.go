@@ -25,7 +25,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
-		g.beside(q, k)
+		g.compare(q, k)
 		r, err = g.compile(k)
 	}
 	var done *Reloaded
@@ -55,13 +55,11 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 	return done, nil
 }
 
-// beside begins what does not wait for the policy to be compiled: to compare it with the one in force, and to write its
-// files into the history, which keeps them only if it comes into force.
-func (g *running) beside(q *change, k *candidate) {
+// compare begins to compare a policy with the one in force, while it is compiled.
+func (g *running) compare(q *change, k *candidate) {
 	before, compared := g.rules.Load().policy, make(chan *firewall.Changes, 1)
 	go func() { compared <- changesOf(before, k.policy) }()
 	q.compared = func() { q.changes = <-compared }
-	g.history.storeAhead(k.files)
 }
 
 // args are the change for a line of the log.
@@ -170,6 +168,7 @@ func (g *running) compile(k *candidate) (*Ruleset, error) {
 // before: that the policy comes back, or that the files are not what is in force. Without the first a
 // change with a time limit is refused; the second never keeps a policy from being rolled back to.
 func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) {
+	g.history.storeAhead(k.files)
 	old := g.rules.Load()
 	epoch, _ := g.plane.Epoch()
 	rec := q.record(k, r, epoch+1)
@@ -314,7 +313,7 @@ func (g *running) comeBack() {
 	k, err := read()
 	var r *Ruleset
 	if err == nil {
-		g.beside(q, k)
+		g.compare(q, k)
 		r, err = g.compile(k)
 	}
 	if err == nil {
