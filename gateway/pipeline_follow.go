@@ -136,7 +136,7 @@ func walkStep(s *pipes.Step) PipelineWalkStep {
 func (f *policyFollower) opening(rules *Ruleset, own *pipes.Policy, head *bpf.XDPTapped, flow *flowtable.Flow, met bool, port string) []pipes.Step {
 	d := &pipes.Decided{
 		Port: port, From: rules.zoneName(head.From), To: rules.zoneName(head.To), Asked: true, Rule: firewall.NameNone,
-		Group: firewall.IsGroup(packetAddress(&f.p)),
+		Destined: packetAddress(&f.p),
 	}
 	if head.Rule != 0 {
 		d.Rule = rules.rule(head.Rule).Name
@@ -184,7 +184,7 @@ func (f *policyFollower) ask(rules *Ruleset, head *bpf.XDPTapped, d *pipes.Decid
 	if rules.NAT.Sources != nil && d.Reason == "" {
 		d.Source = rules.natRule(rules.NAT.Sources.Classify(&k, nil) & ruleMask).Name
 	}
-	if rules.NAT.Destinations == nil || d.Group {
+	if rules.NAT.Destinations == nil || firewall.IsGroup(dst) {
 		return
 	}
 	if k.To = flowtable.ZoneNone; f.local[dst] {

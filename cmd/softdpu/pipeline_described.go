@@ -177,7 +177,7 @@ func (d *describedPacket) judge(env *Env, cmd *cobra.Command, o *offline, source
 func (x *explanation) decided(p packetFlags) *pipes.Decided {
 	dst, _ := netip.ParseAddr(p.Dst)
 	d := &pipes.Decided{
-		Port: p.In, From: x.From.Zone, To: x.To.Zone, Group: firewall.IsGroup(dst), Reason: x.Reason, Rule: x.Rule,
+		Port: p.In, From: x.From.Zone, To: x.To.Zone, Destined: dst, Reason: x.Reason, Rule: x.Rule,
 		Asked: x.Verdict != string(firewall.VerdictDrop) || x.Reason == bpf.XDPReasonREASON_SPOOFED.String(),
 	}
 	switch {

@@ -205,3 +205,19 @@ func TestPolicyTableIsNarrow(t *testing.T) {
 		}
 	}
 }
+
+// A live packet's way is one line, in which the policy's own pipes begin behind "policy".
+func TestWalkInALine(t *testing.T) {
+	var out strings.Builder
+	w := &gateway.PipelineWalk{Forward: "route", Steps: []gateway.PipelineWalkStep{
+		{Pipe: "steer", Entry: "bulk"}, {Pipe: "flows", Policy: true}, {Pipe: "rules", Entry: "all", Audited: []string{"watch"}, Policy: true},
+		{Pipe: "nat-sources", Entry: "branch", Does: "masquerade", Policy: true},
+	}}
+	if err := printWalk(&out, w, false); err != nil {
+		t.Fatal(err)
+	}
+	want := "steer: bulk -> policy -> flows: (miss) -> rules: watch (audit) -> rules: all -> nat-sources: branch (masquerade) -> route\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/softdpu/softdpu/bpf"
 	"github.com/softdpu/softdpu/firewall"
@@ -44,6 +45,9 @@ type Policy struct {
 	options  Options
 	ids      map[string][]uint32 // rule of each entry, nat rule of those of nat pipes; 0: none
 	total    map[string]int      // entries of a pipe, those not made too
+
+	once   sync.Once
+	byName map[string]uint32 // ids of rules, for Walk
 }
 
 // New describes a policy, whose classifiers are rules and those of nat, which may be nil. All are kept.
@@ -109,6 +113,10 @@ func (p *Policy) row(of *pipe.Pipe, e *flowtable.ACLEntry, id uint32, name strin
 const (
 	spoofing = "anti-spoofing" // sources that are not among the addresses of their zone
 	exempt   = "exempt"        // management and the gateway's own DHCP, which no nat rule translates
+
+	groupMulticast  = "multicast" // destinations that stand for several ends
+	groupBroadcast  = "broadcast"
+	groupMulticast6 = "multicast-v6"
 )
 
 const ruleMask = 1<<24 - 1 // of a verdict (abi.h: VERDICT_RULE_MASK)
@@ -150,7 +158,7 @@ func (p *Policy) destinations() {
 	for _, group := range []struct {
 		name, prefix string
 		field        *pipe.Field
-	}{{"multicast", "224.0.0.0/4", p.fields.dst[0]}, {"broadcast", "255.255.255.255", p.fields.dst[0]}, {"multicast-v6", "ff00::/8", p.fields.dst[1]}} {
+	}{{groupMulticast, "224.0.0.0/4", p.fields.dst[0]}, {groupBroadcast, "255.255.255.255", p.fields.dst[0]}, {groupMulticast6, "ff00::/8", p.fields.dst[1]}} {
 		m, _ := group.field.Parse(group.prefix) // a constant
 		arriving.Entries = append(arriving.Entries, &pipe.Entry{Name: group.name, Match: []pipe.Match{m}, Forward: rules})
 	}

@@ -1,6 +1,7 @@
 package pipes
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/softdpu/softdpu/bpf"
@@ -12,7 +13,7 @@ import (
 type Decided struct {
 	Port     string // that it came by
 	From, To string // zones; To is "" if no route was looked up
-	Group    bool   // the destination is a group address or the broadcast address
+	Destined netip.Addr
 	Asked    bool   // the rules were
 	Rule     string // that decided; "none" if none matched
 	Audited  []string
@@ -36,12 +37,6 @@ type Step struct {
 
 // Walk says by which pipes the decision about the packet that opens a flow came about, and where the last one led.
 func (p *Policy) Walk(d *Decided) (steps []Step, forward string) {
-	rules := make(map[string]firewall.RuleInfo)
-	for _, info := range p.compiled.Rules {
-		if !info.Gone {
-			rules[info.Name] = info
-		}
-	}
 	for next := p.Pipeline.Root; ; {
 		of := p.Pipeline.Pipes[slices.IndexFunc(p.Pipeline.Pipes, func(of *pipe.Pipe) bool { return of.Name == next })]
 		s := Step{Pipe: of.Name}
@@ -50,8 +45,8 @@ func (p *Policy) Walk(d *Decided) (steps []Step, forward string) {
 		case Flows, Mappings:
 		case Arriving:
 			s.Entry = p.exemption(d, d.From, "host")
-			if d.Group && s.Entry == "" {
-				s.Entry = "group address"
+			if s.Entry == "" {
+				s.Entry = groupEntry(d.Destined)
 			}
 			if s.Entry != "" {
 				to = toPipe(Rules)
@@ -75,7 +70,8 @@ func (p *Policy) Walk(d *Decided) (steps []Step, forward string) {
 			if d.Reason == bpf.XDPReasonREASON_SPOOFED.String() {
 				s.Entry = spoofing
 			} else if d.Rule != firewall.NameNone {
-				s.Entry, s.File, s.Line = d.Rule, rules[d.Rule].File, rules[d.Rule].Line
+				info := p.rule(d.Rule)
+				s.Entry, s.File, s.Line = d.Rule, info.File, info.Line
 			}
 		case Leaving:
 			if s.Entry = p.exemption(d, d.To, "to-host"); d.From == firewall.NameHost {
@@ -105,6 +101,32 @@ func (p *Policy) Walk(d *Decided) (steps []Step, forward string) {
 		}
 		next = to.Name
 	}
+}
+
+// rule describes a rule of the policy by its name.
+func (p *Policy) rule(name string) firewall.RuleInfo {
+	p.once.Do(func() {
+		p.byName = make(map[string]uint32, len(p.compiled.Rules))
+		for id := range p.compiled.Rules {
+			if info := &p.compiled.Rules[id]; !info.Gone {
+				p.byName[info.Name] = uint32(id)
+			}
+		}
+	})
+	return p.compiled.Rules[p.byName[name]]
+}
+
+// groupEntry names the entry about a group address, "" for another one.
+func groupEntry(a netip.Addr) string {
+	switch {
+	case !firewall.IsGroup(a):
+		return ""
+	case !a.IsMulticast():
+		return groupBroadcast
+	case a.Is4():
+		return groupMulticast
+	}
+	return groupMulticast6
 }
 
 func dropText(reason string) string {
