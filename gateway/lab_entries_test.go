@@ -47,7 +47,7 @@ pipes:
     size: 100
     miss: policy
     forward: policy
-    monitor: {count: true, age: 2s, remove: true}
+    monitor: {count: true, age: 4s, remove: true}
     entries: [{match: {l4.dport: 5001}}, {name: never, match: {l4.dport: 9}}]
 `
 
@@ -329,7 +329,7 @@ func (l *entriesLab) ages() {
 	told := map[string]int{}
 	for _, e := range l.aged() {
 		told[e.Name]++
-		if e.IdleS < 2 || !e.Removed {
+		if e.IdleS < 4 || !e.Removed {
 			l.Errorf("old is %+v", e)
 		}
 	}
@@ -337,7 +337,7 @@ func (l *entriesLab) ages() {
 		l.Errorf("told of are %v", told)
 	}
 	all := l.found("used")
-	if e := &all.Entries[0]; e.Match[0] != "l4.dport=5001" || *e.AgeS != 2 || *e.UnusedS > 2 || *e.Packets == 0 {
+	if e := &all.Entries[0]; e.Match[0] != "l4.dport=5001" || *e.AgeS != 4 || *e.UnusedS > 4 || *e.Packets == 0 {
 		l.Errorf("what is used is %+v", e)
 	}
 	l.says(1, nil, "", "entries", "used", "--name", "idle")

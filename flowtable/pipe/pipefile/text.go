@@ -17,10 +17,47 @@ func YAML(p *pipe.Pipeline) []byte {
 	return b.Bytes()
 }
 
-// JSON writes the same as a JSON object, without blanks.
+// JSON writes the same as a JSON object, an entry a line. Entries are written one by one: a tree of all of them takes far
+// more memory than their text.
 func JSON(p *pipe.Pipeline) []byte {
+	bare := *p
+	bare.Pipes = nil
+	for _, of := range p.Pipes {
+		one := *of
+		one.Entries = nil
+		bare.Pipes = append(bare.Pipes, &one)
+	}
 	var b bytes.Buffer
-	object(&b, tree(p))
+	root := tree(&bare)
+	last := len(root.Fields) - 1 // the pipes
+	pipes := root.Fields[last].Value.Items
+	root.Fields = root.Fields[:last]
+	open := func(n *firewall.Node) { // an object to which more comes
+		object(&b, n)
+		b.Truncate(b.Len() - 1)
+	}
+	open(root)
+	b.WriteString(`,"pipes":[`)
+	for i, n := range pipes {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		open(n)
+		write := EntryJSON(p, i)
+		for k, e := range p.Pipes[i].Entries {
+			if k == 0 {
+				b.WriteString(",\"entries\":[\n")
+			} else {
+				b.WriteString(",\n")
+			}
+			write(&b, e)
+		}
+		if len(p.Pipes[i].Entries) > 0 {
+			b.WriteByte(']')
+		}
+		b.WriteByte('}')
+	}
+	b.WriteString("]}")
 	return b.Bytes()
 }
 
