@@ -28,6 +28,7 @@ type framed struct {
 	Program *ebpf.Program
 	scratch *ebpf.Map
 	cpus    [][]byte
+	close   func()
 }
 
 func newFramed(t testing.TB, p *pipe.Program) *framed {
@@ -56,7 +57,6 @@ func newFramed(t testing.TB, p *pipe.Program) *framed {
 		}
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
 	m := p.Memory
 	fill(t, c.Maps[bpf.PipesMapPipeEntries], m.Entries)
 	fill(t, c.Maps[bpf.PipesMapPipeBuckets], m.Buckets)
@@ -64,7 +64,7 @@ func newFramed(t testing.TB, p *pipe.Program) *framed {
 	fill(t, c.Maps[bpf.PipesMapPipeRoots], m.Arena.Roots)
 	fill(t, c.Maps[bpf.PipesMapPipeNodes4], m.Arena.Nodes4)
 	fill(t, c.Maps[bpf.PipesMapPipeNodes6], m.Arena.Nodes6)
-	return &framed{c.Programs[bpf.PipesProgSoftdpuPipes], c.Maps["pipe_scratches"], make([][]byte, ebpf.MustPossibleCPU())}
+	return &framed{c.Programs[bpf.PipesProgSoftdpuPipes], c.Maps["pipe_scratches"], make([][]byte, ebpf.MustPossibleCPU()), c.Close}
 }
 
 // run takes a frame through the program, and returns what it leaves: the frame and its words.
@@ -272,6 +272,7 @@ func TestFramesInKernel(t *testing.T) {
 	for range 10 * packets {
 		check(k, p, source, r)
 	}
+	k.close()
 	for seed := uint64(0); lines > 0; seed++ {
 		r := rand.New(rand.NewPCG(seed, 77))
 		kinds := []pipe.Kind{pipe.Control, pipe.OrderedList, pipe.Basic, pipe.LPM, pipe.Hash, pipe.CT}
@@ -297,6 +298,7 @@ func TestFramesInKernel(t *testing.T) {
 		for range packets {
 			check(k, p, source, r)
 		}
+		k.close()
 	}
 	t.Logf("%d frames are changed, gopacket knows %d of them", changed, right)
 	if changed < 500 || right < 100 {
@@ -350,6 +352,7 @@ func FuzzFrame(f *testing.F) {
 		f.Fatal(err)
 	}
 	k := newFramed(f, p)
+	f.Cleanup(k.close)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if len(frame) < 14 || len(frame) > 1500 {
 			return

@@ -215,12 +215,24 @@ func TestThreeExecutors(t *testing.T) {
 	hits, steps, parts := 0, 0, 0
 	for i := range rounds {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		line := random.Pipeline(r, random.Size{Kinds: readyKinds, Entries: []int{4, 12, 40}[i%3]})
+		size := random.Size{Kinds: readyKinds, Entries: []int{4, 12, 40}[i%3]}
+		if i%10 == 5 {
+			size.Pipes = 16 // of which no function of 600 instructions holds all
+		}
+		line := random.Pipeline(r, size)
 		o := pipe.Options{Seed: r.Uint64(), SpreadSeed: r.Uint64(), Trace: i%7 == 3, Limits: pipe.Limits{Function: []int{0, 600, 1500}[r.IntN(3)], Code: []int{0, 10}[r.IntN(2)], Always: i%4 < 2}}
-		if resolved, err := line.Resolve(random.Ports); err != nil {
+		if size.Pipes > 0 {
+			o.Limits.Function = 600
+		}
+		resolved, err := line.Resolve(random.Ports)
+		if err != nil {
 			t.Fatal(err)
-		} else if _, err := pipe.Compile(resolved, o); err != nil && strings.Contains(err.Error(), "instructions, more than") {
-			o.Limits.Function = 0 // a pipe that no function of so few instructions holds
+		}
+		for o.Limits.Function > 0 && o.Limits.Function < 4000 { // or no function of so few instructions holds a pipe
+			if _, err := pipe.Compile(resolved, o); err == nil || !strings.Contains(err.Error(), "instructions, more than") {
+				break
+			}
+			o.Limits.Function += 200
 		}
 		three := newThree(t, line, o, i%3 > 0)
 		three.agree(t, random.Packets(r, three.line))
