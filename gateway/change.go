@@ -18,7 +18,7 @@ const (
 // attempt puts in force what read returns, all or nothing, and tells log, events and history what became
 // of it. The error is a firewall.Errors if the text is at fault or asks for what only a restart can do,
 // and a Conflict if it does not go together with what is under way.
-func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded, error) {
+func (g *running) attempt(q *change, read func() (*candidate, error)) (*carriedOut, error) {
 	q.began = time.Now()
 	g.options.Supervisor.Reloading()
 	defer func() { g.options.Supervisor.Ready(g.summary()) }()
@@ -28,7 +28,7 @@ func (g *running) attempt(q *change, read func() (*candidate, error)) (*Reloaded
 		g.compare(q, k)
 		r, err = g.compile(k)
 	}
-	var done *Reloaded
+	var done *carriedOut
 	if err == nil {
 		if done, err = g.enact(q, k, r); err != nil {
 			r.revision.drop()
@@ -80,7 +80,7 @@ func (g *running) tellRefused(q *change, k *candidate, err error) {
 }
 
 // reload puts in force what is on disk.
-func (g *running) reload(q *change) (*Reloaded, error) {
+func (g *running) reload(q *change) (*carriedOut, error) {
 	return g.attempt(q, func() (*candidate, error) {
 		if err := g.admits(q); err != nil {
 			return nil, err
@@ -115,7 +115,7 @@ func (g *running) admits(q *change) error {
 
 // rollback puts in force what was in force before: the policy of an entry of the history, or with 0 the
 // one before.
-func (g *running) rollback(q *change, entry int) (*Reloaded, error) {
+func (g *running) rollback(q *change, entry int) (*carriedOut, error) {
 	return g.attempt(q, func() (*candidate, error) {
 		entry, err := g.history.target(entry)
 		if err != nil {
@@ -167,7 +167,7 @@ func (g *running) compile(k *candidate) (*Ruleset, error) {
 // enact puts a policy in force and notes it in the history. What has to be known after a crash is noted
 // before: that the policy comes back, or that the files are not what is in force. Without the first a
 // change with a time limit is refused; the second never keeps a policy from being rolled back to.
-func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) {
+func (g *running) enact(q *change, k *candidate, r *Ruleset) (*carriedOut, error) {
 	g.history.storeAhead(k.files)
 	old := g.rules.Load()
 	epoch, _ := g.plane.Epoch()
@@ -215,10 +215,10 @@ func (g *running) enact(q *change, k *candidate, r *Ruleset) (*Reloaded, error) 
 	g.arm()
 	epoch, _ = g.plane.Epoch()
 	g.events.policyChange(r, epoch, q)
-	done := &Reloaded{
+	done := &carriedOut{Reloaded: Reloaded{
 		Epoch: epoch, Entry: q.entry, Restored: k.restored, Files: r.Files, Rules: len(r.Compiled.Order), NAT: len(r.Compiled.NATOrder), Tests: r.passed(),
 		TookMS: float64(took.Microseconds()) / 1000, Warnings: Mistakes(warnings),
-	}
+	}}
 	done.finish = func() {
 		if err := errors.Join(noted, written()); err != nil {
 			done.Warnings = append(done.Warnings, Mistakes(firewall.Errors{{

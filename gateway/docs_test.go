@@ -247,9 +247,6 @@ func TestGatewayPageNamesTimeouts(t *testing.T) {
 // flat.
 func jsonFields(v reflect.Type, flat bool) (names []string) {
 	for i := range v.NumField() {
-		if !v.Field(i).IsExported() {
-			continue
-		}
 		name, _, _ := strings.Cut(v.Field(i).Tag.Get("json"), ",")
 		inner := v.Field(i).Type
 		if inner.Kind() == reflect.Pointer {

@@ -86,7 +86,7 @@ func (d *policyDesk) reload(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	d.carryOut(w, req.Context(), func() (*Reloaded, error) { return d.g.reload(q) })
+	d.carryOut(w, req.Context(), func() (*carriedOut, error) { return d.g.reload(q) })
 }
 
 func (d *policyDesk) rollback(w http.ResponseWriter, req *http.Request) {
@@ -95,12 +95,12 @@ func (d *policyDesk) rollback(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if entry, ok := number(w, req, "entry"); ok {
-		d.carryOut(w, req.Context(), func() (*Reloaded, error) { return d.g.rollback(q, entry) })
+		d.carryOut(w, req.Context(), func() (*carriedOut, error) { return d.g.rollback(q, entry) })
 	}
 }
 
 // carryOut has the gateway do it and answers 409 or 422 if it cannot be put in force.
-func (d *policyDesk) carryOut(w http.ResponseWriter, ctx context.Context, do func() (*Reloaded, error)) {
+func (d *policyDesk) carryOut(w http.ResponseWriter, ctx context.Context, do func() (*carriedOut, error)) {
 	done, err := d.g.ask(ctx, do)
 	answerPolicy(w, done, err)
 }
@@ -111,7 +111,7 @@ func (d *policyDesk) confirm(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var out *Confirmed
-	_, err := d.g.ask(req.Context(), func() (_ *Reloaded, err error) {
+	_, err := d.g.ask(req.Context(), func() (_ *carriedOut, err error) {
 		out, err = d.g.confirm(q)
 		return nil, err
 	})

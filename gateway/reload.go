@@ -26,7 +26,11 @@ type Reloaded struct {
 	Tests     int        `json:"tests"`   // that passed: all, but for a policy that was rolled back to
 	TookMS    float64    `json:"took_ms"` // from the first look at its files to the policy in force
 	Warnings  []Mistake  `json:"warnings"`
+}
 
+// carriedOut is a change that is in force.
+type carriedOut struct {
+	Reloaded
 	finish func() // waits until the history is written, which ends in a warning if it cannot be
 }
 
@@ -62,7 +66,7 @@ func (m *Mistake) FirewallError() firewall.Error {
 
 // A request is a change that somebody waits for.
 type request struct {
-	do     func() (*Reloaded, error)
+	do     func() (*carriedOut, error)
 	answer chan<- reloadAnswer
 }
 
@@ -94,10 +98,12 @@ func (g *running) attend(ctx context.Context) {
 		case r := <-g.requests:
 			done, err := r.do()
 			go func() { // the next one need not wait for the disk
-				if done != nil {
-					done.finish()
+				if err != nil {
+					r.answer <- reloadAnswer{nil, err}
+					return
 				}
-				r.answer <- reloadAnswer{done, err}
+				done.finish()
+				r.answer <- reloadAnswer{&done.Reloaded, nil}
 			}()
 		case <-g.due():
 			g.comeBack()
@@ -133,7 +139,7 @@ func (g *running) attend(ctx context.Context) {
 }
 
 // ask has attend do something, and waits for it.
-func (g *running) ask(ctx context.Context, do func() (*Reloaded, error)) (*Reloaded, error) {
+func (g *running) ask(ctx context.Context, do func() (*carriedOut, error)) (*Reloaded, error) {
 	answer := make(chan reloadAnswer, 1)
 	select {
 	case g.requests <- request{do, answer}:
