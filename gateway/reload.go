@@ -66,7 +66,7 @@ func (m *Mistake) FirewallError() firewall.Error {
 
 // A request is a change that somebody waits for.
 type request struct {
-	do     func() (*carriedOut, error)
+	do     func() (*carriedOut, error) // nil where no policy is put in force
 	answer chan<- reloadAnswer
 }
 
@@ -98,7 +98,7 @@ func (g *running) attend(ctx context.Context) {
 		case r := <-g.requests:
 			done, err := r.do()
 			go func() { // the next one need not wait for the disk
-				if err != nil {
+				if done == nil {
 					r.answer <- reloadAnswer{nil, err}
 					return
 				}
