@@ -15,21 +15,39 @@ import (
 const leastEdits, mostEdits = 5, 100
 
 // changeOne makes single edits of a policy at random places, as many as pass in d, each of which is put in force, and
-// returns the seconds that each took from the whole text in memory to the policy in force.
-func (r *policyRig) changeOne(policy string, d time.Duration, rnd *rand.Rand) (seconds []float64, err error) {
-	lines := strings.Split(strings.TrimSuffix(policy, "\n"), "\n")
-	first := slices.Index(lines, "rules:") + 1
-	runtime.GC() // what compiling all of it has left would be collected under the first edits
-	begin := time.Now()
-	for n := 0; n < leastEdits || n < mostEdits && time.Since(begin) < d; n++ {
-		lines = edit(lines, first, n, rnd)
-		text := joinLines(lines, len(policy)+4096)
+// returns the seconds that each took from the whole text in memory to the policy in force: of edits that follow one another at once, and
+// of edits that come apart, when the memory that the one before has left is collected, as a gateway does a second behind each.
+func (r *policyRig) changeOne(policy string, d time.Duration, rnd *rand.Rand) (atOnce, apart []float64, err error) {
+	e := &policyEditor{policyRig: r, lines: strings.Split(strings.TrimSuffix(policy, "\n"), "\n"), room: len(policy) + 4096, rnd: rnd}
+	e.first = slices.Index(e.lines, "rules:") + 1
+	runtime.GC() // what compiling all of it has left is not of edits
+	if atOnce, err = e.edits(d, func() {}); err == nil {
+		apart, err = e.edits(d, runtime.GC)
+	}
+	return atOnce, apart, err
+}
+
+// policyEditor is who edits a policy, whose rules, one a line, begin at line first.
+type policyEditor struct {
+	*policyRig
+	lines       []string
+	first, room int // bytes that its text takes, or so
+	made        int // edits
+	rnd         *rand.Rand
+}
+
+// edits makes as many as pass in d, and does something before each.
+func (e *policyEditor) edits(d time.Duration, before func()) (seconds []float64, err error) {
+	for begin := time.Now(); len(seconds) < leastEdits || len(seconds) < mostEdits && time.Since(begin) < d; e.made++ {
+		e.lines = edit(e.lines, e.first, e.made, e.rnd)
+		text := joinLines(e.lines, e.room)
+		before()
 		start := time.Now()
-		next, err := compileAfter(text, r.rules)
+		next, err := compileAfter(text, e.rules)
 		if err != nil {
 			return nil, err
 		}
-		if err := r.publish(next); err != nil {
+		if err := e.publish(next); err != nil {
 			return nil, err
 		}
 		seconds = append(seconds, time.Since(start).Seconds())

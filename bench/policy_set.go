@@ -20,7 +20,7 @@ type policyRun struct {
 	name string
 	peer *policyPeer // nil: there is none, or none any more
 
-	compile, change           []float64 // s
+	compile, change, apart    []float64 // s
 	peerCompile, peerChange   []float64
 	miss, missP99, peerMisses []float64 // ns
 }
@@ -72,7 +72,7 @@ func (p *policyRig) set(ctx context.Context, kind string, size int, text []byte)
 	if size < 100_000 {
 		editTime /= 3
 	}
-	if r.change, err = r.changeOne(policy, editTime, rnd); err != nil {
+	if r.change, r.apart, err = r.changeOne(policy, editTime, rnd); err != nil {
 		return nil, err
 	}
 	err = r.beside(ctx, func(p *policyPeer) (err error) {
@@ -163,7 +163,8 @@ func (r *policyRun) results(kind string, size int) []Result {
 	list := held("miss-"+r.name, "ns", r.miss, r.peerMisses, missGoals[size][kind])
 	list = append(list, summarize("miss-"+r.name+"-p99", "ns", r.missP99))
 	list = append(list, held("compile-"+r.name, "s", r.compile, r.peerCompile, compileMost)...)
-	return append(list, held("change-one-"+r.name, "s", percentile99(r.change), percentile99(r.peerChange), changeMost)...)
+	list = append(list, held("change-one-"+r.name, "s", percentile99(r.change), percentile99(r.peerChange), changeMost)...)
+	return append(list, held("change-apart-"+r.name, "s", percentile99(r.apart), nil, changeMost)...)
 }
 
 // held is a result beside a peer, if that has a value for each of ours, and against a limit that is not 0: two results
