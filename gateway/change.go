@@ -244,6 +244,7 @@ func changesOf(before, after *firewall.Policy) *firewall.Changes {
 // inForce returns the policy in force as what an unconfirmed change comes back to, from memory; nil if
 // a later run could not.
 func (h *history) inForce(r *Ruleset) *candidate {
+	h.work.wait() // what is on its way may turn out not to be kept
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.index.find(h.index.Current)

@@ -40,6 +40,8 @@ func (g *running) employPipeline(needs []string) error {
 
 // employFor starts the workers for what needs them, if they do not run yet.
 func (g *running) employFor(c *Config, needs []string) error {
+	g.employing.Lock() // policies and pipelines come by goroutines of their own
+	defer g.employing.Unlock()
 	if _, run := g.plane.Workers(); run || len(needs) == 0 {
 		return nil
 	}

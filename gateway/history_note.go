@@ -84,8 +84,13 @@ func (h *history) note(q *change, r record) (wait func() error) {
 			h.lose(entry)
 		}
 		h.mu.Lock()
-		x := h.index // with what has come since
+		x := h.index.clone() // with what has come since, but for files that are stored behind this
 		h.mu.Unlock()
+		for i := range x.Entries {
+			if x.Entries[i].Entry > entry {
+				x.Entries[i].Sources = nil
+			}
+		}
 		if err = h.told(h.write(&x)); s != nil {
 			err = errors.Join(s.err, err)
 		}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/softdpu/softdpu/dataplane"
@@ -71,16 +72,17 @@ func (d *pipelineDesk) ageOnce(now uint32) error {
 	}); err != nil {
 		return err
 	}
+	var errs []error
 	for number, entries := range old {
 		if err := d.dropOld(number, entries); err != nil {
 			for _, e := range entries {
 				delete(a.now, e.entry)
 				delete(a.before, e.entry)
 			}
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // look goes on with the round and notes what is old, by the pipe's number.

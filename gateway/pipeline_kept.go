@@ -37,7 +37,7 @@ type keptPipeline struct {
 	base    int64  // bytes of the text
 	changes *os.File
 	size    int64 // bytes of the changes
-	broken  bool  // they end within a line
+	broken  bool  // they end within a line, or extend another pipeline than the one in force
 }
 
 // keptChange is a line of the changes; the first line has nothing but Extends.
@@ -63,6 +63,7 @@ func keptHeader(a *appliedPipeline) string {
 
 // replace keeps a pipeline, without changes.
 func (k *keptPipeline) replace(a *appliedPipeline, text []byte) error {
+	k.broken = true // what is in force is not what is kept, until it is
 	if err := makeStateDir(k.dir); err != nil {
 		return err
 	}
@@ -136,9 +137,13 @@ func (k *keptPipeline) open() error {
 	if err == nil {
 		var n int
 		n, err = f.Write(append(line, '\n'))
-		k.size += int64(n)
+		k.size = int64(n)
 	}
-	return errors.Join(err, syncDir(k.dir))
+	if err = errors.Join(err, syncDir(k.dir)); err != nil {
+		k.close() // and the next one begins anew
+		k.size = 0
+	}
+	return err
 }
 
 // remove keeps nothing.

@@ -208,3 +208,26 @@ func TestKeptPipelineUnreadable(t *testing.T) {
 		}
 	}
 }
+
+// What could not be kept when it was applied is kept with the next change, and no change is taken for one of the pipeline before.
+func TestKeptPipelineAfterTrouble(t *testing.T) {
+	k := newKeeper(t)
+	k.edit("hosts", `{remove: [{match: {ipv4.src: 10.0.0.1}}]}`)
+	other, _, err := pipefile.Parse("kept.yaml", []byte(strings.ReplaceAll(keptText, "hosts", "clients")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := k.kept.path(pipelineFile) + ".new"
+	if err := os.Mkdir(next, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k.applied = &appliedPipeline{other, k.applied.at, "ann", "CHG-1: now"}
+	if err := k.kept.replace(k.applied, pipefile.YAML(other)); err == nil {
+		t.Fatal("a pipeline was kept in the place of a directory")
+	}
+	if err := os.RemoveAll(next); err != nil { // the trouble is over
+		t.Fatal(err)
+	}
+	k.edit("clients", `{add: [{match: {ipv4.src: 10.0.0.7}}]}`)
+	k.restarted()
+}

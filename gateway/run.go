@@ -148,6 +148,7 @@ type running struct {
 	sets     *liveSetter
 
 	pipelines *pipelineDesk
+	employing sync.Mutex // held while workers start
 
 	telemetry       *server // nil without metrics
 	metricsListener net.Listener
