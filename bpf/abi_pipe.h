@@ -223,7 +223,9 @@ struct pipe_host {
 	__be16 host_port, other_port;
 	__u8 proto;
 	__u8 family;
-	__u8 pad[2];
+	__u8 port; /* id of the one that it spoke by, and that answers leave by: who can forge addresses of another
+		    * network gets nothing out into that one */
+	__u8 pad;
 };
 #define PIPE_HOSTS 8192
 #define PIPE_ANSWERS 3433227 /* ticks: one hour behind the last packet */

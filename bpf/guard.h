@@ -102,8 +102,9 @@ static __always_inline int find_own_error(struct packet *p, struct flow_ref *f)
 	return have_nat ? find_half_error(p, f) : find_again(p, f);
 }
 
-/* Whether a packet, or what an error is about, answers what a pipeline gave to the host: that is no rule's. */
-static __noinline bool answers_pipe(const struct packet *p)
+/* Whether a packet about to leave by a port, or what an error is about, answers what a pipeline gave to the host: that is
+ * no rule's, and counts as builtin-replies. */
+static __noinline bool answers_pipe(const struct packet *p, __u32 port)
 {
 	struct pipe_host key = {};
 	__u32 *seen;
@@ -116,8 +117,12 @@ static __noinline bool answers_pipe(const struct packet *p)
 	key.other_port = p->dport;
 	key.proto = p->proto;
 	key.family = p->family;
+	key.port = port;
 	seen = bpf_map_lookup_elem(&pipe_hosts, &key);
-	return seen && p->tick - *seen < PIPE_ANSWERS;
+	if (!seen || p->tick - *seen >= PIPE_ANSWERS)
+		return false;
+	count_admitted(RULE_REPLIES, p->ip_len, p->tick);
+	return true;
 }
 
 /* A packet of the host itself, parsed, about to leave by port. */
@@ -155,12 +160,15 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		if (reason)
 			return reason;
 		reason = find_own_error(p, &f);
-		if (reason == FIND_FLOW)
+		if (reason == FIND_FLOW) {
 			reason = f.core ? guard_flow(p, &f) : REASON_FLOW_GONE;
-		else if (reason == FIND_NONE && answers_pipe(p))
+		} else if (reason == FIND_NONE && answers_pipe(p, port->id)) {
+			if (tapped)
+				admitted_by(p, RULE_REPLIES);
 			return REASON_NONE;
-		else if (reason == FIND_NONE)
+		} else if (reason == FIND_NONE) {
 			reason = REASON_ICMP_NO_FLOW;
+		}
 		if (have_nat && !reason && p->xlat)
 			reason = requote(skb, p);
 		if (tapped && !reason && f.core)
@@ -168,8 +176,11 @@ static __always_inline int judge_egress(struct __sk_buff *skb, struct packet *p,
 		return reason;
 	}
 	reason = find_own(p, &f);
-	if (reason == FIND_NONE && answers_pipe(p))
+	if (reason == FIND_NONE && answers_pipe(p, port->id)) {
+		if (tapped)
+			admitted_by(p, RULE_REPLIES);
 		return REASON_NONE;
+	}
 	if (reason == FIND_NONE) {
 		if (p->kind == PACKET_REPLY)
 			reason = REASON_ICMP_NO_REQUEST;

@@ -28,6 +28,7 @@ static __always_inline void note_host(const struct pipe_fields *f)
 		key.other[i] = bpf_htonl(w[PIPE_IP_SRC + i]);
 	}
 	key.proto = w[PIPE_IP_PROTO];
+	key.port = w[PIPE_PORT];
 	seen = bpf_map_lookup_elem(&pipe_hosts, &key);
 	if (seen)
 		*seen = tick;

@@ -504,7 +504,8 @@ type PipesPipeHost struct {
 	OtherPort uint16
 	Proto     uint8
 	Family    uint8
-	Pad       [2]uint8
+	Port      uint8
+	Pad       uint8
 }
 
 type PipesPipeLimit uint32

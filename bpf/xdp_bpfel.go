@@ -594,7 +594,8 @@ type XDPPipeHost struct {
 	OtherPort uint16
 	Proto     uint8
 	Family    uint8
-	Pad       [2]uint8
+	Port      uint8
+	Pad       uint8
 }
 
 type XDPPort struct {

@@ -258,6 +258,7 @@ func (l *pipelineLab) host(t *testing.T) {
 	if err := exchange("udp", "10.10.1.1:5001", 5*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a port that nobody has: %v, want the host to say so", err)
 	}
+	l.forged(t)
 	if err := l.plane.RemovePipeline(); err != nil {
 		t.Fatal(err)
 	}
@@ -267,6 +268,42 @@ func (l *pipelineLab) host(t *testing.T) {
 	var key bpf.XDPPipeHost
 	if err := l.plane.maps[bpf.XDPMapPipeHosts].NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("whom the host answered is still known: %+v, %v", key, err)
+	}
+}
+
+// forged speaks to the gateway itself with an address from behind another port: the answer would leave by that one, and is not
+// what the pipeline has allowed.
+func (l *pipelineLab) forged(t *testing.T) {
+	ports := l.plane.Ports()
+	lan := ports[slices.IndexFunc(ports, func(p Port) bool { return p.Name == "lan0" })]
+	eth := &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: lan.MAC[:], EthernetType: layers.EthernetTypeIPv4}
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 10, 2, 2}, DstIP: net.IP{10, 10, 1, 1}}
+	udp := &layers.UDP{SrcPort: 4711, DstPort: 5000}
+	_ = udp.SetNetworkLayerForChecksum(ip) // never fails for IPv4
+	b := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(pipelineMark)); err != nil {
+		t.Fatal(err)
+	}
+	refused := func() uint64 {
+		reasons, err := l.plane.Reasons()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reasons[bpf.XDPReasonREASON_NO_RULE_MATCHED].Packets
+	}
+	before, left := refused(), l.captures["wan0"].Count()
+	if err := l.sender.Send(b.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 5*time.Second, func() error {
+		if n := refused() - before; n == 0 {
+			reasons, _ := l.plane.Reasons()
+			return fmt.Errorf("no answer was refused; dropped %+v", reasons)
+		}
+		return nil
+	})
+	if n := l.captures["wan0"].Count() - left; n != 0 {
+		t.Errorf("%d answers to a forged address have left by another port", n)
 	}
 }
 

@@ -20,6 +20,10 @@ type compiledFrom struct {
 // ruleRun are rules that two policies have as the same, one behind the other.
 type ruleRun struct{ old, new, n int }
 
+// mostKeptSets is how many lists of sets more than there are sets are taken over: with each edit that makes another list those grow,
+// whether rules still have them or not. Beyond it they are made anew as rules ask for them.
+const mostKeptSets = 64
+
 // sameWindow is how many rules behind a change are looked at before all are.
 const sameWindow = 512
 
@@ -80,7 +84,9 @@ func (c *compiler) rules(before []flowtable.ACLEntry) {
 	room := len(c.policy.Rules)
 	if last := c.opts.After; last != nil && c.sameSurroundings(last) {
 		runs = c.runs
-		maps.Copy(c.sets, last.source.sets)
+		if len(last.source.sets) <= mostKeptSets+len(c.policy.Sets) {
+			maps.Copy(c.sets, last.source.sets)
+		}
 		room = len(last.Entries) - len(before)
 	}
 	out.Entries = slices.Grow(before, room+room/64+len(c.builtin.management))
