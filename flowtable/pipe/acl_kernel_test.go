@@ -150,9 +150,6 @@ func TestACLShapes(t *testing.T) {
 			}
 			for _, seed := range seeds {
 				r := rand.New(rand.NewPCG(seed, uint64(n)))
-				if n > 2600 && shape != "nested" && shape != "six" {
-					continue // more entries hold at some point than a forest's trees, and than a program has room for
-				}
 				three := newThree(t, aclSet(r, shape, n), pipe.Options{}, true)
 				entries := three.line.Pipes[0].Entries
 				packets := make([]bpf.PipesPipeFields, kernelBatch)
