@@ -200,8 +200,14 @@ func (d *pipelineDesk) alter(number int, batch []pipe.Edit) (done []pipe.Edited,
 	results, err := d.plane.EditPipeline(parsed.Pipes[number].Name, ready, ports)
 	switch {
 	case errors.Is(err, pipe.ErrRebuild):
+		partly := errors.Is(err, pipe.ErrPartly)
 		rebuilt = true
-		if results, err = d.rebuild(number, good); err != nil {
+		if results, err = d.rebuild(number, good); err != nil && partly {
+			if again := d.put(parsed, d.traced); again != nil { // as it was
+				err = fmt.Errorf("%w; a part of the changes is in force until the pipeline is applied again: %w", err, again)
+			}
+		}
+		if err != nil {
 			return nil, false, err
 		}
 	case err != nil:

@@ -29,10 +29,13 @@ type Edited struct {
 // ErrName is what becomes of an entry whose name another one has.
 var ErrName = errors.New("another entry of the pipe has this name: give each a name of its own, or none")
 
+// ErrPartly says that a part of a batch has changed the memory of a program.
+var ErrPartly = errors.New("a part of the changes is in force")
+
 // Edit changes entries of a pipe in memory while packets pass, in the order of the batch: each meets an entry as it was
 // or as it is afterwards, whole. Entries have been checked ([Pipeline.CheckEdits]) and resolved ([Pipeline.ResolveEdits]).
 // The error is [ErrRebuild] if the program must be compiled again for any of it: then nothing has changed, or what has
-// is in the new program too. One goroutine may call it.
+// is in the new program too, and the error is [ErrPartly] as well. One goroutine may call it.
 func (p *Program) Edit(number int, batch []Edit) ([]Edited, error) {
 	e, err := p.editor(number, batch)
 	if err != nil {
@@ -43,7 +46,7 @@ func (p *Program) Edit(number int, batch []Edit) ([]Edited, error) {
 		to := e.run(batch, from)
 		e.process(batch[from:to], from, done[from:to])
 		if e.failed != nil {
-			return nil, fmt.Errorf("change entries of pipe %s: %w: %w", e.pl.Pipe.Name, e.failed, ErrRebuild)
+			return nil, fmt.Errorf("change entries of pipe %s: %w: %w: %w", e.pl.Pipe.Name, e.failed, ErrPartly, ErrRebuild)
 		}
 		from = to
 	}
